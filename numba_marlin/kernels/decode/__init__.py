@@ -1,5 +1,10 @@
-"""The kernel ``decode``: ``kernel`` is what to read first, ``config`` holds its sizes,
-``choose`` says which of them a problem gets, ``declare`` what others want to know."""
+"""The kernel ``decode``: ``kernel`` is what to read first, ``config`` holds its sizes, ``shared``
+the map of shared memory, ``choose`` says which sizes a problem gets, ``declare`` what others want
+to know.
+
+Of what kernels share it takes ``language.pipeline`` (mbarriers), ``language.definition`` (checks),
+``dequantize.expand`` (integer codes) and ``dequantize.expand_fp4`` (FP4); nothing else of
+``dequantize`` but a few constants."""
 
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.decode.declare import KERNEL

@@ -27,7 +27,8 @@ class DecodeConfig(SharedMemory):
     #: stages of the ring in shared memory: 2 or more, as many as fit (``shared_limit``), in no
     #: relation to anything else
     stages: int = 5
-    #: k16 rows of a group: weights of one column that share a scale; -1: one scale per column
+    #: size of a group in k16 rows (a group: weights of one column that share a scale); -1: one
+    #: scale per column
     group_blocks: int = 8
     #: k need not fill whole stages, nor n whole tiles
     ragged: bool = False
@@ -151,8 +152,8 @@ class DecodeConfig(SharedMemory):
 
     @property
     def k16_rows_per_scale_row(self):
-        """k16 rows per row of scales: those of a group. FP4's scales lie in rows for 32 of k,
-        whatever the group size."""
+        """k16 rows per row of scales: those of a group (-1 with per-column scales, where nobody
+        divides by it). FP4's scales lie in rows for 32 of k, whatever the group size."""
         return 2 if self.block_scaled else self.group_blocks
 
     @property
@@ -193,26 +194,28 @@ class DecodeConfig(SharedMemory):
 
     @property
     def pairs_per_sum(self):
+        """``k16_rows_per_sum`` in pairs."""
         return max(1, self.k16_rows_per_sum // 2)
 
     @property
     def row_words(self):
-        """Words of packed weights of a k16 row: one lane's."""
+        """A lane's words of packed weights of a k16 row: 16 x 64 codes of ``bits`` bits are 32
+        bits words, ``bits`` for each of 32 lanes."""
         return self.bits
 
     @property
     def weight_words(self):
-        """[k16 row that the warp holds][row_words]."""
+        """[slot][row_words]; a slot is the registers of a k16 row; there are four, or one."""
         return (4 if self.two_pairs else 1) * self.row_words
 
     @property
     def x_block_words(self):
-        """Words of x for each n8 block: two of each k16 row that the warp holds."""
+        """Words of x for each n8 block: two for each slot."""
         return 8 if self.two_pairs else 2
 
     @property
     def x_words(self):
-        """[n8 block][k16 row that the warp holds][2]."""
+        """[n8 block][slot][2]."""
         return self.x_block_words * self.n8_blocks
 
     # ---- registers of a lane, in the epilogue ----
@@ -242,15 +245,16 @@ class DecodeConfig(SharedMemory):
         """Of the accumulators that a warp finishes."""
         return self.vectors * VECTOR_BYTES
 
-    # ---- global memory: bytes per column ----
+    # ---- global memory: bytes ----
 
     @property
     def weight_column_bytes(self):
-        """Of a k16 row of packed weights."""
+        """Of one column of a k16 row of packed weights, 16 weights: 8 or 16."""
         return self.warp_row_bytes // COLUMNS
 
     @property
     def scale_column_bytes(self):
+        """Of one column of a row of scales."""
         return self.scale_bytes // COLUMNS
 
     # ---- launch ----

@@ -44,6 +44,7 @@ KERNEL = KernelDefinition(
     shared_bytes=lambda config: config.shared_bytes,
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
+    # of the launch bounds: as many as must fit, be it of two launches, not those of one launch
     blocks_per_sm=lambda config: config.resident,
     dependent=lambda config: True,
     takes=Takes(
@@ -79,19 +80,22 @@ KERNEL = KernelDefinition(
             ),
             "multiply": (
                 "multiply_stage",
-                "multiply_pairs",
+                "pair_and_rest",
                 "multiply_tail",
                 "multiply_row",
                 "fetch_pair",
                 "fetch_row",
                 "fetch_pair_scales",
                 "fetch_row_scales",
-                "fetch_group",
+                "block_scales_of_pair",
+                "block_scales_of_row",
+                "unpack_zeros",
+                "fetch_zeros",
                 "fetch_words",
                 "promote",
             ),
             "reduce_block": ("share_out",),
-            "reduce_grid": ("leave_partial", "count_in", "add_parts"),
+            "reduce_grid": ("leave_partial", "count_in", "add_partials"),
             "write": ("write_result", "scale_columns", "multiply_columns", "add_bias"),
         },
         stages=lambda config: stages_in_a_row(

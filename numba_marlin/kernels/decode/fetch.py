@@ -1,12 +1,13 @@
 """What a lane of a consumer warp of ``decode`` reads of a stage: shared memory to registers.
 
 ``fetch_verbs(lang, config, weights)`` -> namespace of device functions, and ``at``: which element
-of a lane's ``pointers`` is what.
+of a lane's ``pointers`` is what. ``weights`` is the namespace that ``weights`` or ``fp4`` makes.
 
 Weights, scales and zero points lie in the order of the lanes already: lane 4g + t reads 16 bytes
 (or twice 16) of weights at its number, and at g the scales of its eight columns g + 8i. Rows of x
-are B fragments of the transposed product; ``ldmatrix`` fetches those of a pair (two k16 rows) and 8
-rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on.
+are B fragments of the transposed product; ``ldmatrix.x4`` fetches those of a pair (two k16 rows)
+and 8 rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on. For a
+single k16 row ``ldmatrix.x2`` takes the addresses of lanes 0 to 15 and ignores the others.
 
 *Offsets* are bytes from where a stage begins, and change with the tile; *pointers* are the same
 with the stage's address added, and change with the stage. Their elements have names, ``at``.
@@ -23,34 +24,35 @@ def fetch_verbs(lang, config, weights):
         """Where this lane reads in a stage: its weights, its scales and zero points, and its row of
         x for every n8 block. x_rows: rows of x that the matrix has of the tile. Others were never
         copied: the last one that was stands in for them, and the rows of C that come of it are
-        never written."""
+        never written. (Lanes that read the same address get it by one broadcast.) scale_row: the
+        first one of the stage that the warp needs, which is row 0 if there is but one, or none."""
         first_k16_row = thread.warp_k * cfg.rows_per_warp
-        group = first_k16_row // cfg.k16_rows_per_scale_row if cfg.scale_rows > 1 else 0
+        scale_row = first_k16_row // cfg.k16_rows_per_scale_row if cfg.scale_rows > 1 else 0
         offsets[at.weights] = (
             first_k16_row * cfg.weight_pitch
             + thread.warp_n * cfg.warp_row_bytes
             + thread.lane * (cfg.warp_row_bytes // 32)
         )
         if cfg.row_words == 8:
-            skipped = 16 if weights.upper_first(thread.lane) else 0
+            skipped = 16 if weights.reads_upper_first(thread.lane) else 0
             offsets[at.second_half] = offsets[at.weights] + (16 - skipped)
             offsets[at.weights] += skipped
         offsets[at.scales] = (
             cfg.scales_at
-            + group * cfg.scale_pitch
+            + scale_row * cfg.scale_pitch
             + thread.warp_n * cfg.scale_warp_pitch
             + thread.lane // 4 * (cfg.scale_bytes // 8)
         )
         if cfg.zero_rows > 0:
             offsets[at.zeros] = (
                 cfg.zeros_at
-                + group * cfg.zero_pitch
+                + scale_row * cfg.zero_pitch
                 + thread.warp_n * cfg.zero_bytes
                 + thread.lane // 4 * (cfg.zero_bytes // 8)
             )
-        for b in range(cfg.n8_blocks):
-            x_row = min(thread.lane % 8 + 8 * b, x_rows - 1)
-            offsets[at.x + b] = (
+        for n8 in range(cfg.n8_blocks):
+            x_row = min(thread.lane % 8 + 8 * n8, x_rows - 1)
+            offsets[at.x + n8] = (
                 cfg.x_at + x_row * cfg.x_pitch + first_k16_row * 32 + thread.lane // 8 * 16
             )
 
@@ -71,11 +73,11 @@ def fetch_verbs(lang, config, weights):
         warp's, to slots 2 buffer and 2 buffer + 1."""
         for row in range(2):
             fetch_row_words(registers, 2 * buffer + row, pointers, 2 * number + row)
-        for b in range(cfg.n8_blocks):
-            d = ptx.ldmatrix_x4(pointers[at.x + b] + 64 * number)
+        for n8 in range(cfg.n8_blocks):
+            d = ptx.ldmatrix_x4(pointers[at.x + n8] + 64 * number)
             for r in range(4):
-                registers.x[cfg.x_block_words * b + 4 * buffer + r] = d[r]
-        weights.fetch_pair_scales(
+                registers.x[cfg.x_block_words * n8 + 4 * buffer + r] = d[r]
+        weights.block_scales_of_pair(
             registers.zeros_or_scales, buffer, pointers[at.scales] + cfg.scale_pitch * number
         )
 
@@ -83,29 +85,30 @@ def fetch_verbs(lang, config, weights):
     def fetch_row(registers, pointers, row):
         """Weights and activations of a single k16 row, to slot 0."""
         fetch_row_words(registers, 0, pointers, row)
-        for b in range(cfg.n8_blocks):
-            d = ptx.ldmatrix_x2(pointers[at.x + b] + row * 32)
+        for n8 in range(cfg.n8_blocks):
+            d = ptx.ldmatrix_x2(pointers[at.x + n8] + row * 32)
             for r in range(2):
-                registers.x[cfg.x_block_words * b + r] = d[r]
+                registers.x[cfg.x_block_words * n8 + r] = d[r]
 
     @lang.device
     def fetch_pair_scales(registers, pointers, number):
-        """Of FP4: those of pair ``number``, whose rows are multiplied in turn, to buffer 0."""
-        weights.fetch_pair_scales(
+        """FP4's scales of pair ``number``, whose rows are multiplied in turn, to buffer 0."""
+        weights.block_scales_of_pair(
             registers.zeros_or_scales, 0, pointers[at.scales] + cfg.scale_pitch * number
         )
 
     @lang.device
     def fetch_row_scales(registers, pointers, row):
-        """Of FP4: those of a k16 row that comes alone, number ``row`` of the warp's."""
-        weights.fetch_row_scales(
+        """FP4's scales of a k16 row that comes alone, number ``row`` of the warp's."""
+        weights.block_scales_of_row(
             registers.zeros_or_scales, row, pointers[at.scales] + row // 2 * cfg.scale_pitch
         )
 
     @lang.device
-    def fetch_group(registers, pointers, group):
-        """A group's integer zero points; group: counted from the warp's first of the stage."""
-        weights.fetch_group(registers.zeros_or_scales, pointers[at.zeros] + group * cfg.zero_pitch)
+    def fetch_zeros(registers, pointers, group):
+        """A group's integer zero points; group: counted from the warp's first of the stage. (Its
+        scales, and float16 zero points, are fetched by ``promote``, at the end.)"""
+        weights.unpack_zeros(registers.zeros_or_scales, pointers[at.zeros] + group * cfg.zero_pitch)
 
     return lang.namespace(
         "fetch",
@@ -115,7 +118,7 @@ def fetch_verbs(lang, config, weights):
         fetch_row=fetch_row,
         fetch_pair_scales=fetch_pair_scales,
         fetch_row_scales=fetch_row_scales,
-        fetch_group=fetch_group,
+        fetch_zeros=fetch_zeros,
     )
 
 

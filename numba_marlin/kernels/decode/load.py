@@ -8,20 +8,22 @@ has the map of a stage, ``schedule`` says what a step, a stripe and a position a
 
 The state of the producer's loop, ``produce``:
 
-``position``  of the step that it copies, among all of the launch (``schedule``), up to the stripe's
-              end
+``position``  of the step that it copies, among all steps of the launch (``schedule``), from the
+              stripe's begin to its end
 ``step``      the same step as Step(n_tile, row_first, k_step), which ``next_step`` moves on
 ``place``     RingPlace(stage, parity): the stage that it fills, and the parity of the phase of that
               stage's empty mbarrier that it waits for
 ``ahead``     the position at which the first round of the ring ends: steps before it wait for no
               empty mbarrier, as nobody has used their stages
 
-Of one elected lane the assembler keeps addresses in uniform registers, five instructions per copy.
-With lane i copying row i it made a loop over the lanes, a dozen instructions each. Copies of x by
-16-byte cp.async of all lanes, and by all warps for the first stages, measured the same.
+One lane issues all copies, since a bulk copy takes its operands from uniform registers: with one
+elected lane the assembler keeps addresses there, five instructions per copy. With lane i copying
+row i it made a loop over the lanes, a dozen instructions each. Copies of x by 16-byte cp.async of
+all lanes, and by all warps for the first stages, measured the same.
 
-The place of a source is counted in elements first, then in bytes, all in 64 bits: n_packed * k
-overflows 32. That takes fewer instructions than bytes of a row plus bytes of a column.
+Where a copy begins is counted in elements of some size (``first``, its unit said at each), and then
+multiplied by their bytes, all in 64 bits: an offset into b may not fit in 32.
+That takes fewer instructions than bytes of a row plus bytes of a column.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -30,13 +32,15 @@ from numba_marlin.kernels.decode.config import COLUMNS
 def load_verbs(lang, config, ring, schedule, copy_weights=None):
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
-    # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, as
-    # weights are read once for every ``batch`` rows of C, x once for every n_tile. (With more rows
-    # than ``batch`` the next ones may have to bring weights from memory again.)
+    # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, so
+    # that they do not drive out x, which has none. Weights are read once for every ``batch`` rows
+    # of C, mostly once; x is read again for every n_tile. (With more rows than ``batch`` the next
+    # ones may have to bring weights from memory again.)
     Source = lang.record("Source", "a b scales zeros policy")
     # A stage that is being filled: its address, its full mbarrier, which counts its bytes, and
     # what the matrix has of it: k16 rows, columns (padded to 64) and rows of scales (those of
-    # groups, or FP4's of 32 rows of W; 0 with per-column scales)
+    # groups, or FP4's of 32 rows of W; 0 with per-column scales). cfg.stage_rows, cfg.columns and
+    # cfg.scale_rows are what there is room for.
     Filling = lang.record("Filling", "address barrier k16_rows columns scale_rows")
 
     @lang.device
@@ -50,87 +54,89 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         return step.k_step * cfg.stage_rows // cfg.k16_rows_per_scale_row
 
     @lang.device
-    def copy_rows(source, step, stage, sizes):
-        """The weights of a stage, a copy per k16 row."""
+    def copy_rows(source, step, filling, sizes):
+        """The weights of a stage, a copy per k16 row. first: in columns of a k16 row, 16 weights
+        each."""
         pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
         first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.b + first * cfg.weight_column_bytes
         for row in range(cfg.stage_rows):
-            if not cfg.ragged or row < stage.k16_rows:
+            if not cfg.ragged or row < filling.k16_rows:
                 ptx.cp_async_bulk_g2s_hint(
-                    stage.address + row * cfg.weight_pitch,
+                    filling.address + row * cfg.weight_pitch,
                     row_source,
-                    stage.columns * cfg.weight_column_bytes,
-                    stage.barrier,
+                    filling.columns * cfg.weight_column_bytes,
+                    filling.barrier,
                     source.policy,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_group_scales(source, step, stage, sizes):
-        """Group scales [groups, n_packed]: a copy per group of the stage."""
+    def copy_group_scales(source, step, filling, sizes):
+        """Group scales [groups, n_packed]: a copy per group of the stage. first: in scales."""
         pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
         first = uint64(first_scale_row(step)) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.scales + first * cfg.scale_column_bytes
         for row in range(cfg.scale_rows):
-            if not cfg.ragged or row < stage.scale_rows:
+            if not cfg.ragged or row < filling.scale_rows:
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.scales_at + row * cfg.scale_pitch),
+                    filling.address + (cfg.scales_at + row * cfg.scale_pitch),
                     row_source,
-                    stage.columns * cfg.scale_column_bytes,
-                    stage.barrier,
+                    filling.columns * cfg.scale_column_bytes,
+                    filling.barrier,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_block_scales(source, step, stage, sizes):
+    def copy_block_scales(source, step, filling, sizes):
         """FP4's scales [n_packed/64][ceil(k/32)][scale_bytes]: a copy per 64 columns, whose rows of
-        scales follow each other."""
+        scales follow each other. first: in such rows, scale_bytes each."""
         k32_rows = (sizes.k + 31) // 32
         pitch = uint64(k32_rows) * cfg.scale_bytes
         first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step)
         columns_source = source.scales + first * cfg.scale_bytes
         for warp_n in range(cfg.warps_n):
-            if not cfg.ragged or warp_n * COLUMNS < stage.columns:
+            if not cfg.ragged or warp_n * COLUMNS < filling.columns:
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.scales_at + warp_n * cfg.scale_warp_pitch),
+                    filling.address + (cfg.scales_at + warp_n * cfg.scale_warp_pitch),
                     columns_source,
-                    stage.scale_rows * cfg.scale_bytes,
-                    stage.barrier,
+                    filling.scale_rows * cfg.scale_bytes,
+                    filling.barrier,
                 )
             columns_source += pitch
 
     @lang.device
-    def zero_rows_of(stage):
+    def zero_rows_of(filling):
         """Rows of zero points that the matrix has of a stage: one, where each column has one."""
-        return stage.scale_rows if cfg.grouped else 1
+        return filling.scale_rows if cfg.grouped else 1
 
     @lang.device
-    def bytes_of_zero_row(stage):
+    def bytes_of_zero_row(filling):
         """Of a row of zero points, all columns."""
-        return stage.columns // COLUMNS * cfg.zero_bytes
+        return filling.columns // COLUMNS * cfg.zero_bytes
 
     @lang.device
-    def copy_group_zeros(source, step, stage, sizes):
+    def copy_group_zeros(source, step, filling, sizes):
         """Zero points [groups][n_packed/64][zero_bytes]: a copy per group. Without groups, where
-        each column has one, there is one row for all of k, copied with every stage."""
+        each column has one, there is one row for all of k, copied with every stage. first: in zero
+        points of 64 columns, zero_bytes each."""
         pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
         first = uint64(step.n_tile * cfg.warps_n)
         if cfg.grouped:
             first += uint64(first_scale_row(step)) * (sizes.n_packed // COLUMNS)
         row_source = source.zeros + first * cfg.zero_bytes
         for row in range(cfg.zero_rows):
-            if not cfg.ragged or row < zero_rows_of(stage):
+            if not cfg.ragged or row < zero_rows_of(filling):
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.zeros_at + row * cfg.zero_pitch),
+                    filling.address + (cfg.zeros_at + row * cfg.zero_pitch),
                     row_source,
-                    bytes_of_zero_row(stage),
-                    stage.barrier,
+                    bytes_of_zero_row(filling),
+                    filling.barrier,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_nothing(source, step, stage, sizes):
+    def copy_nothing(source, step, filling, sizes):
         pass
 
     copy_weights = copy_weights or copy_rows
@@ -144,22 +150,23 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     copy_zeros = copy_group_zeros if config.zeros else copy_nothing
 
     @lang.device
-    def bytes_to_come(step, stage, sizes):
+    def bytes_to_come(step, filling, sizes):
         """Of all copies to a stage, those of x included."""
-        other_bytes = x_rows_of(step, sizes) * stage.k16_rows * 32
+        other_bytes = x_rows_of(step, sizes) * filling.k16_rows * 32
         if cfg.zero_rows > 0:
-            other_bytes += zero_rows_of(stage) * bytes_of_zero_row(stage)
+            other_bytes += zero_rows_of(filling) * bytes_of_zero_row(filling)
         column_bytes = (
-            stage.k16_rows * cfg.weight_column_bytes + stage.scale_rows * cfg.scale_column_bytes
+            filling.k16_rows * cfg.weight_column_bytes + filling.scale_rows * cfg.scale_column_bytes
         )
-        return stage.columns * column_bytes + other_bytes
+        return filling.columns * column_bytes + other_bytes
 
     @lang.device
     def copy_weights_and_scales(source, step, shared, place, sizes):
         """Of one stage, zero points too. First announces to the stage's full mbarrier how many
         bytes will come, those of x included."""
         k16_rows = schedule.k16_rows_of(step.k_step, sizes)
-        stage = Filling(
+        # Rounded up: a stage may lie within a group, or end in the middle of 32 rows of FP4
+        filling = Filling(
             shared.base + place.stage * cfg.stage_bytes,
             ring.full(shared.barriers, place),
             k16_rows,
@@ -168,14 +175,15 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
             if cfg.grouped
             else 0,
         )
-        ring.expect(shared.barriers, place, bytes_to_come(step, stage, sizes))
-        copy_weights(source, step, stage, sizes)
-        copy_scales(source, step, stage, sizes)
-        copy_zeros(source, step, stage, sizes)
+        ring.expect(shared.barriers, place, bytes_to_come(step, filling, sizes))
+        copy_weights(source, step, filling, sizes)
+        copy_scales(source, step, filling, sizes)
+        copy_zeros(source, step, filling, sizes)
 
     @lang.device
     def copy_x(source, step, shared, place, sizes):
-        """x of one stage, a copy per row; its bytes are announced already."""
+        """x of one stage, a copy per row; its bytes are announced already. first: in elements of
+        x."""
         pitch = uint64(sizes.a_stride) * 2
         x_rows = x_rows_of(step, sizes)
         row_bytes = schedule.k16_rows_of(step.k_step, sizes) * 32
@@ -196,15 +204,15 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         waits for it (griddepcontrol.wait). The ring begins empty, so the first round waits for no
         consumer."""
         source = Source(a, b, scales, zeros, ptx.create_policy_evict_first())
-        ahead = min(stripe.position + cfg.stages, stripe.end)
-        first = schedule.first_step_of(schedule.item_at(stripe.position, stripe.end, sizes))
-        step, position, place = first, stripe.position, ring.producer_start()
+        ahead = min(stripe.begin + cfg.stages, stripe.end)
+        first_step = schedule.first_step_of(schedule.item_at(stripe.begin, stripe.end, sizes))
+        step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
             copy_weights_and_scales(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)
             position += 1
         ptx.griddepcontrol_wait()
-        step, position, place = first, stripe.position, ring.producer_start()
+        step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
             copy_x(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)

@@ -3,8 +3,9 @@ columns and its own part of the stage's k by all rows of x.
 
 ``multiply_verbs(lang, config, ring)`` -> namespace of device functions, and the lengths of the
 local arrays that they want. ``fetch`` brings a stage's words to registers, ``weights`` and ``fp4``
-make A fragments of them, ``promote`` adds a group's accumulators to those of the tile. Words as
-``kernel`` has them.
+make A fragments of them, ``promote`` adds a group's accumulators to those of the tile. ``kernel``
+says what a stage, a pair, a group and a 16-column block are. A function of this module that says
+"-> device function" makes one.
 
 ``Registers``, of a lane:
 
@@ -29,8 +30,8 @@ batch <= 16          Before all: fetch pair 0 to buffer 0. Then, for each pair: 
                      if it is the last, release the stage; multiply its two k16 rows; promote if a
                      group ends. So shared loads of a pair overlap the products of the one before.
 batch > 16           For each pair: fetch zero points, scales and its first k16 row; multiply that;
-``in_turns``         fetch its second row, release the stage if it was the last; multiply it;
-                     promote if a group ends. Nothing overlaps within a warp.
+``in_turns``         fetch its second row; if the pair is the last, release the stage; multiply that
+                     row; promote if a group ends. Nothing overlaps within a warp.
 the same, float16    For each pair: fetch and multiply both rows in turn, then fetch the group's
 zero points          scales and zero points if it ends one, release the stage if this was the last
 ``late_turns``       pair, promote.
@@ -38,7 +39,8 @@ zero points          scales and zero points if it ends one, release the stage if
 
 Overlap ends with a stage: the warp waits for the stage's first pair with nothing to multiply, and
 only other warps' work can hide that. With rows_per_warp = 2 there is but that pair. In the last
-stage of k, if it is not full, k16 rows come one at a time (``tail``).
+stage of a tile, if k does not fill it, k16 rows come one at a time, and the stage is released after
+all of them (``tail``).
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -62,23 +64,33 @@ def multiply_verbs(lang, config, ring):
     def done_with_stage(shared, place, lane):
         """To be called when the warp has fetched all it needs of a stage, used or not. The barrier
         of the warp orders all lanes' reads before lane 0's arrival at the empty mbarrier, whose
-        release orders them before the producer's next copy."""
+        release orders them before the producer's next copy.
+
+        Reads go through the generic proxy, the copy through the async proxy, and there is no
+        fence.proxy.async. Such a fence makes writes of one proxy visible to the other, but here the
+        generic proxy writes nothing; a copy's completion has its own fence towards the readers.
+        What is left is that no copy may overtake a read: the loads have returned their values when
+        the arrival takes effect, and the copy is issued after the producer has seen it. CUTLASS's
+        mixed-input main loop for Hopper relies on the same (ldmatrix, then
+        PipelineTmaAsync::consumer_release, a bare arrival); its epilogue has a fence at such a
+        place. The PTX ISA asks for a fence where proxies meet, and does not treat this case."""
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
             ring.release(shared.barriers, place)
 
-    # A group's first product replaces ``products``. Where nothing is promoted these are the tile's
-    # accumulators, and all products are added.
-    parts = lang.namespace(
-        "parts",
+    # What a pair is multiplied with. multiply_first, for the first k16 row of a group, replaces
+    # ``products``, unless nothing is promoted: then these are the tile's accumulators, and all
+    # products are added.
+    verbs = lang.namespace(
+        "verbs",
         fetch=fetch,
         promotion=promotion,
-        multiply_first=row_product(lang, config, weights, promotion, first=config.promoted),
-        multiply_next=row_product(lang, config, weights, promotion, first=False),
+        multiply_first=row_product(lang, config, weights, promotion, replaces=config.promoted),
+        multiply_next=row_product(lang, config, weights, promotion, replaces=False),
         done_with_stage=done_with_stage,
     )
-    multiply_pairs = all_pairs(lang, config, parts)
-    multiply_tail = tail(lang, config, parts)
+    multiply_full = all_pairs(lang, config, verbs)
+    multiply_tail = tail(lang, config, verbs)
 
     @lang.device
     def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
@@ -89,7 +101,7 @@ def multiply_verbs(lang, config, ring):
         for i in range(at.length):
             pointers[i] = shared.base + place.stage * cfg.stage_bytes + offsets[i]
         if not cfg.ragged or k16_rows == cfg.stage_rows:
-            multiply_pairs(registers, pointers, shared, place, thread.lane)
+            multiply_full(registers, pointers, shared, place, thread.lane)
         else:
             before = thread.warp_k * cfg.rows_per_warp
             own_rows = min(k16_rows - before, cfg.rows_per_warp) if k16_rows > before else 0
@@ -102,7 +114,7 @@ def multiply_verbs(lang, config, ring):
         stage_offsets=fetch.stage_offsets,
         multiply_stage=multiply_stage,
         done_with_stage=done_with_stage,
-        upper_first=weights.upper_first,
+        reads_upper_first=weights.reads_upper_first,
         products_length=config.accumulators if config.promoted else 1,
         zeros_or_scales_length=weights.zeros_or_scales_length,
         minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
@@ -110,16 +122,16 @@ def multiply_verbs(lang, config, ring):
     )
 
 
-def row_product(lang, config, weights, promotion, first):
+def row_product(lang, config, weights, promotion, replaces):
     """-> device function (registers, slot, of_pair): one k16 row, four 16-column blocks, times all
-    rows of x. first: the product replaces ``products``. With float16 zero points it sums up x too
-    (``add_x``, otherwise empty)."""
+    rows of x. replaces: the product replaces ``products`` and is not added to it. of_pair matters
+    to FP4 only. With float16 zero points it sums up x too (``add_x``, otherwise empty)."""
     ptx, float32, cfg = lang.ptx, lang.float32, lang.constants(config)
     multiply_accumulate = {
         "float16": ptx.mma_m16n8k16_f32_f16,
         "bfloat16": ptx.mma_m16n8k16_f32_bf16,
     }[config.dtype]
-    add_x = promotion.add_x_first if first else promotion.add_x
+    add_x = promotion.add_x_first if replaces else promotion.add_x
 
     @lang.device
     def zeros_of(products, o):
@@ -129,15 +141,15 @@ def row_product(lang, config, weights, promotion, first):
     def four_of(products, o):
         return products[o], products[o + 1], products[o + 2], products[o + 3]
 
-    addend = zeros_of if first else four_of
+    addend = zeros_of if replaces else four_of
 
     @lang.device
     def multiply_row(registers, slot, of_pair):
         products, x = registers.products, registers.x
         for j in range(4):
             w = weights.fragment(registers, slot, j, of_pair)
-            for b in range(cfg.n8_blocks):
-                o, i = 4 * (cfg.n8_blocks * j + b), cfg.x_block_words * b + 2 * slot
+            for n8 in range(cfg.n8_blocks):
+                o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_block_words * n8 + 2 * slot
                 d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
                 for r in range(4):
                     products[o + r] = d[r]
@@ -149,14 +161,15 @@ def row_product(lang, config, weights, promotion, first):
 # ---- a full stage ----
 
 
-def all_pairs(lang, config, parts):
+def all_pairs(lang, config, verbs):
     """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
     full stage, pair by pair, unrolled. It releases the stage after its last read.
 
     A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
     next. A loop in a device function could not look up a different function for each number, so
-    each pair is a device function of its own, made here from the last to the first, and calls the
-    next one, ``rest``: all of them are inlined, and no number is left at run time."""
+    each pair is a device function of its own, made here from the last to the first, which calls the
+    next one, ``rest``: all of them are inlined, and no number is left at run time. Two pairs,
+    double buffered, are: fetch pair 0; fetch pair 1, multiply pair 0; release, multiply pair 1."""
     if config.two_pairs:
         pair_verb = double_buffered
     elif config.zeros == "float16":
@@ -170,35 +183,36 @@ def all_pairs(lang, config, parts):
 
     rest = no_more_pairs
     for number in reversed(range(config.pairs)):
-        rest = pair_verb(lang, config, parts, number, rest)
+        rest = pair_verb(lang, config, verbs, number, rest)
     if not config.two_pairs:
         return rest
     first_pair = rest
 
     @lang.device
     def from_first_fetch(registers, pointers, shared, place, lane):
-        parts.fetch.fetch_pair(registers, 0, pointers, 0)
+        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
         first_pair(registers, pointers, shared, place, lane)
 
     return from_first_fetch
 
 
-def group_verbs(lang, config, parts, number):
+def group_verbs(lang, config, verbs, number):
     """-> namespace: what pair ``number`` of a stage does for its group, besides its products. The
-    first pair of a group fetches integer zero points, and its first product replaces ``products``
-    if these are promoted; the last pair promotes, with the ``terms`` (scales, float16 zero points)
-    that it has fetched. A group that spans several stages, or several warps, is promoted part by
-    part: a warp's part of a stage always ends with its last pair."""
+    first pair of a group fetches integer zero points, and the product of its first row replaces
+    ``products`` if these are promoted; the last pair promotes, with the ``terms`` (promote.Terms:
+    scales, float16 zero points) that it has fetched; terms are 0 where nothing is promoted. A group
+    that spans several stages, or several warps, is promoted part by part: a warp's part of a stage
+    always ends with its last pair."""
     group, pair_of_group = divmod(number, config.pairs_per_sum)
     begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_sum
 
     @lang.device
     def fetch_zeros(registers, pointers):
-        parts.fetch.fetch_group(registers, pointers, group)
+        verbs.fetch.fetch_zeros(registers, pointers, group)
 
     @lang.device
     def fetch_terms(pointers):
-        return parts.promotion.fetch(pointers, group)
+        return verbs.promotion.fetch(pointers, group)
 
     @lang.device
     def no_zeros(registers, pointers):
@@ -215,83 +229,83 @@ def group_verbs(lang, config, parts, number):
     return lang.namespace(
         "group",
         fetch_zeros=fetch_zeros if begins else no_zeros,
-        multiply_first=parts.multiply_first if begins else parts.multiply_next,
+        multiply_first_row=verbs.multiply_first if begins else verbs.multiply_next,
         fetch_terms=fetch_terms if ends else no_terms,
-        promote=parts.promotion.promote if ends else promote_nothing,
+        promote=verbs.promotion.promote if ends else promote_nothing,
     )
 
 
-def double_buffered(lang, config, parts, number, rest):
+def double_buffered(lang, config, verbs, number, rest):
     """-> device function: pair ``number``, which is in registers, while the next one is on its way
     to them; then ``rest``."""
-    group, buffer = group_verbs(lang, config, parts, number), number % 2
+    group, buffer = group_verbs(lang, config, verbs, number), number % 2
     last = number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
+    def pair_and_rest(registers, pointers, shared, place, lane):
         group.fetch_zeros(registers, pointers)
         terms = group.fetch_terms(pointers)
         if last:
-            parts.done_with_stage(shared, place, lane)
+            verbs.done_with_stage(shared, place, lane)
         else:
-            parts.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
-        group.multiply_first(registers, 2 * buffer, 0)
-        parts.multiply_next(registers, 2 * buffer + 1, 1)
+            verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
+        group.multiply_first_row(registers, 2 * buffer, of_pair=0)
+        verbs.multiply_next(registers, 2 * buffer + 1, of_pair=1)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
-def in_turns(lang, config, parts, number, rest):
+def in_turns(lang, config, verbs, number, rest):
     """-> device function: pair ``number``, one k16 row fetched and multiplied after the other; then
     ``rest``. For batch > 16."""
-    group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
+    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
+    def pair_and_rest(registers, pointers, shared, place, lane):
         group.fetch_zeros(registers, pointers)
         terms = group.fetch_terms(pointers)
-        parts.fetch.fetch_pair_scales(registers, pointers, number)
-        parts.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first(registers, 0, 0)
-        parts.fetch.fetch_row(registers, pointers, 2 * number + 1)
+        verbs.fetch.fetch_pair_scales(registers, pointers, number)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number)
+        group.multiply_first_row(registers, 0, of_pair=0)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         if last:
-            parts.done_with_stage(shared, place, lane)
-        parts.multiply_next(registers, 0, 1)
+            verbs.done_with_stage(shared, place, lane)
+        verbs.multiply_next(registers, 0, of_pair=1)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
-def late_turns(lang, config, parts, number, rest):
+def late_turns(lang, config, verbs, number, rest):
     """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
-    in while a row multiplies. So they are read last, and the stage is released behind them."""
-    group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
+    in while a row multiplies. So they are read last, and the stage is released after that."""
+    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
-        parts.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first(registers, 0, 0)
-        parts.fetch.fetch_row(registers, pointers, 2 * number + 1)
-        parts.multiply_next(registers, 0, 1)
+    def pair_and_rest(registers, pointers, shared, place, lane):
+        verbs.fetch.fetch_row(registers, pointers, 2 * number)
+        group.multiply_first_row(registers, 0, of_pair=0)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
+        verbs.multiply_next(registers, 0, of_pair=1)
         terms = group.fetch_terms(pointers)
         if last:
-            parts.done_with_stage(shared, place, lane)
+            verbs.done_with_stage(shared, place, lane)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
-# ---- the last stage of k ----
+# ---- the last stage of a tile, where k does not fill it ----
 
 
-def tail(lang, config, parts):
-    """-> device function (registers, pointers, k16_rows): a warp's rows of the last stage of k, of
-    which the matrix has fewer than a stage holds. They are multiplied one by one, each promoted by
-    itself, so that nothing is read that was not copied."""
+def tail(lang, config, verbs):
+    """-> device function (registers, pointers, k16_rows): a warp's rows of the last stage of a
+    tile, of which the matrix has fewer than a stage holds; some warps have none. They are
+    multiplied one by one, each promoted by itself, so that nothing is read that was not copied."""
     cfg = lang.constants(config)
 
     @lang.device
@@ -299,11 +313,11 @@ def tail(lang, config, parts):
         row = 0
         while row < k16_rows:
             group = row // cfg.k16_rows_per_sum
-            parts.fetch.fetch_group(registers, pointers, group)
-            parts.fetch.fetch_row(registers, pointers, row)
-            parts.fetch.fetch_row_scales(registers, pointers, row)
-            parts.multiply_first(registers, 0, 0)
-            parts.promotion.promote(registers, parts.promotion.fetch(pointers, group))
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+            verbs.fetch.fetch_row(registers, pointers, row)
+            verbs.fetch.fetch_row_scales(registers, pointers, row)
+            verbs.multiply_first(registers, 0, of_pair=0)
+            verbs.promotion.promote(registers, verbs.promotion.fetch(pointers, group))
             row += 1
 
     return multiply_tail

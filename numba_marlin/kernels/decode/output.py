@@ -2,10 +2,10 @@
 scaled, and written out.
 
 ``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: the accumulators of a
-warp, 4 of each n8 block b (8 rows of C) of each of its four 16-column blocks j, at 4 *
-(n8_blocks * j + b): those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and
-the same at column + 8, for lane 4g + t. ``half``, 0 or 1: which 8 of the 16 columns. ``thread``:
-Thread(warp_n, warp_k, lane, warp).
+warp, 4 of each n8 block n8 (8 rows of C) of each of its four 16-column blocks j, at 4 *
+(n8_blocks * j + n8): those of (column, row of C) = (16j + g, 8 n8 + 2t), (16j + g, 8 n8 + 2t + 1)
+and the same at column + 8, for lane 4g + t. Such four are a *vector*. ``half``, 0 or 1: which 8 of
+the 16 columns. ``thread``: Thread(warp_n, warp_k, lane, warp).
 
 **Within a block** (``share_out``): warps of the same columns have different parts of k. The first
 ``owners`` of them, min(4, warps_k), own ``own_blocks`` 16-column blocks each: warp_k = 0 the first
@@ -32,7 +32,8 @@ from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.shared import VECTOR_BYTES
 
-# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers
+# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers. If a
+# single partial result has more (16, with warps_k = 1 and batch = 32), that one: 64 registers
 LOADS_IN_FLIGHT = 12
 FIRST_BARRIER = 1  # of the named ones, one for each warp_n; 0 is syncthreads
 
@@ -45,10 +46,10 @@ def output_verbs(lang, config):
         {"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}.get(dtype)
         for dtype in (config.scale_dtype, config.dtype)
     )
-    # partial results, each of a block, that a lane has on their way at a time, and their floats
-    parts_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
-    held_floats = parts_at_once * config.own_floats
-    pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
+    # blocks' partial results that a lane has on their way at a time, and their floats
+    partials_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
+    held_floats = partials_at_once * config.own_floats
+    both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
 
     @lang.device
     def keep_all(acc, own, exchange, thread):
@@ -96,12 +97,11 @@ def output_verbs(lang, config):
 
     @lang.device
     def partial_address(partials, block, is_top, thread):
-        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block's stripe begins in the
-        middle of one tile at most, and ends in the middle of one at most. Of the tile that it
-        begins in the middle of it is a lower block, and its partial result is number 0; of the tile
-        that it begins and does not end it is the top block, and its partial result is number 1. So
-        a block is the top block of one shared tile at most, and locks are numbered by the top
-        block: none serves two tiles of a launch."""
+        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block shares two tiles at most.
+        Number 0 is its partial result of a tile shared with blocks before it, which its stripe
+        begins in the middle of; number 1 that of a tile shared only with blocks after it, which it
+        has the first step of. So a block is the top block of one shared tile at most, and locks are
+        numbered by the top block: none serves two tiles of a launch."""
         number = block * 2 + (1 if is_top else 0)
         return (
             partials
@@ -126,8 +126,8 @@ def output_verbs(lang, config):
                 )
 
     @lang.device
-    def count_in(locks, top, parts, thread):
-        """True for the last of the ``parts`` blocks that share a tile. Every warp counts for
+    def count_in(locks, top, sharing_blocks, thread):
+        """True for the last of the blocks that share a tile. Every warp counts for
         itself, [top block][warp]: the same warp of the other blocks left what it will read. The
         last one puts the lock back to zero, with a plain store: in this launch nobody looks at it
         again, and the next one waits for the end of this."""
@@ -140,36 +140,36 @@ def output_verbs(lang, config):
         before = ptx.shfl_sync_idx(before, 0)
         # Orders lane 0's acquire before all lanes' reads of what other blocks have left.
         ptx.bar_warp_sync(ALL_LANES)
-        last = before + 1 == parts
+        last = before + 1 == sharing_blocks
         if last and thread.lane == 0:
             ptx.st_global_b32(lock, 0)
         return last
 
     @lang.device
-    def add_parts(own, partials, top, parts, x_rows, thread):
-        """All blocks' partial results, top to bottom, several loads at a time: one after the other
-        each would cost a round trip to L2."""
+    def add_partials(own, partials, top, sharing_blocks, x_rows, thread):
+        """All blocks' partial results, top to bottom, loaded ``partials_at_once`` at a time: one
+        after the other each would cost a round trip to L2. done: how many are added up."""
         held = cuda.local.array(held_floats, float32)
         for i in range(cfg.own_floats):
             own[i] = float32(0)
-        part = 0
-        while part < parts:
-            for p in range(parts_at_once):
-                block = top + min(part + p, parts - 1)
+        done = 0
+        while done < sharing_blocks:
+            for ahead in range(partials_at_once):
+                block = top + min(done + ahead, sharing_blocks - 1)
                 address = partial_address(partials, block, block == top, thread)
                 for v in range(cfg.vectors):
-                    o = p * cfg.own_floats + 4 * v
+                    o = ahead * cfg.own_floats + 4 * v
                     for r in range(4):
                         held[o + r] = float32(0)
                     if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
                         d = ptx.ld_global_v4_f32(address + VECTOR_BYTES * v)
                         for r in range(4):
                             held[o + r] = d[r]
-            for p in range(parts_at_once):
-                if part + p < parts:
+            for ahead in range(partials_at_once):
+                if done + ahead < sharing_blocks:
                     for i in range(cfg.own_floats):
-                        own[i] += held[p * cfg.own_floats + i]
-            part += parts_at_once
+                        own[i] += held[ahead * cfg.own_floats + i]
+            done += partials_at_once
 
     # ---- to C ----
 
@@ -187,27 +187,29 @@ def output_verbs(lang, config):
     @lang.device
     def scale_columns(own, scales, tile, thread, sizes):
         """Per-column scales. In every 32 columns Marlin puts 2i + {0, 1, 8, 9, 16, 17, 24, 25} side
-        by side, i = 0 to 3: those of this lane are one half of a word each, the low one if g is
-        even."""
+        by side, i = 0 to 3: column n stands at 8 (n % 8 // 2) + 2 (n // 8) + n % 2. Those of this
+        lane have n % 8 = g, and are one half of a word each, the low one if g is even; g // 2 is
+        ``column_pair``, the i above."""
         own_column = first_column(tile, thread)
         odd = thread.lane // 4 % 2
-        pair = thread.lane // 8
+        column_pair = thread.lane // 8
         for j in range(cfg.own_blocks):
             for half in range(2):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n_packed:
                     word = ptx.ld_global_b32(
-                        scales + uint64(column // 32 * 16 + pair * 4 + column % 32 // 8) * 4
+                        scales + uint64(column // 32 * 16 + column_pair * 4 + column % 32 // 8) * 4
                     )
                     scale = scale_of_low(word >> odd * 16)
-                    for b in range(cfg.n8_blocks):
-                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
+                    for n8 in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + n8) + 2 * half
                         own[o] *= scale
                         own[o + 1] *= scale
 
     @lang.device
     def multiply_columns(own, factors, tile, thread, sizes):
-        """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side."""
+        """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side, at 2g
+        and 2g + 1."""
         own_column = first_column(tile, thread)
         for j in range(cfg.own_blocks):
             column = own_column + 16 * j
@@ -215,8 +217,8 @@ def output_verbs(lang, config):
                 factor = ptx.ld_global_v2_f32(
                     factors + uint64(column // 16 * 16 + column % 16 * 2) * 4
                 )
-                for b in range(cfg.n8_blocks):
-                    o = 4 * (cfg.n8_blocks * j + b)
+                for n8 in range(cfg.n8_blocks):
+                    o = 4 * (cfg.n8_blocks * j + n8)
                     own[o] *= factor[0]
                     own[o + 1] *= factor[0]
                     own[o + 2] *= factor[1]
@@ -230,8 +232,8 @@ def output_verbs(lang, config):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n:
                     addend = bias_of_low(ptx.ld_global_b16(bias + uint64(column) * 2))
-                    for b in range(cfg.n8_blocks):
-                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
+                    for n8 in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + n8) + 2 * half
                         own[o] += addend
                         own[o + 1] += addend
 
@@ -245,7 +247,7 @@ def output_verbs(lang, config):
             for half in range(2):
                 column = own_column + (16 * (v // cfg.n8_blocks) + 8 * half)
                 if column < sizes.n:
-                    word = pair_of(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
+                    word = both_halves(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
                     address = c + (uint64(tile.row_first + row) * sizes.n + column) * 2
                     if row < tile.x_rows:
                         ptx.st_global_b16(address, uint16(word & 0xFFFF))
@@ -257,7 +259,7 @@ def output_verbs(lang, config):
         share_out=share_out if config.warps_k > 1 else keep_all,
         leave_partial=leave_partial,
         count_in=count_in,
-        add_parts=add_parts,
+        add_partials=add_partials,
         apply_column_factors=multiply_columns if config.block_scaled else scale_columns,
         add_bias=add_bias,
         write_result=write_result,

@@ -8,10 +8,12 @@ multiply weights (``fp4``). Then products add up in the tile's accumulators at o
 
 ``promotion_verbs(lang, config, at)`` -> namespace:
 
-``fetch(pointers, group)``          -> Terms: scales and zero points of a group, for ``promote``
+``fetch(pointers, group)``          -> Terms(scales, zeros) of a group, for ``promote``; group:
+                                    counted from the warp's first of the stage
 ``promote(registers, terms)``       adds registers.products to registers.acc
 ``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
-                                    zero points multiply; the first one starts them anew
+                                    zero points multiply; the first one starts them anew. In fact
+                                    minus the sums, ``minus_x``
 
 float16 zero points lie between codes, and code - zero is in no 16-bit type. But over a group
 
@@ -20,7 +22,8 @@ float16 zero points lie between codes, and code - zero is in no 16-bit type. But
 so weights are the bare codes, and the second term is taken off their sums in fp32. (With the middle
 of their range subtracted from codes, as without zero points, it would have to be subtracted from
 zero points too: 8 instructions more.) ``mma.sync`` makes the sums of x, as products with a matrix
-of -1, which leaves them in the lanes that want them.
+of -1, which leaves them in the lanes that want them, with the sign that a fused multiply-add wants:
+products + zero * (minus the sum).
 
 A lane's scales of a group are 16 bytes at g, float16 zero points likewise: word j has those of
 columns 16j + g (low half) and 16j + g + 8 (high half). In Marlin's order a scale of column n of 64
@@ -34,7 +37,8 @@ def promotion_verbs(lang, config, at):
     if not config.promoted:
         return _nothing(lang)
     ptx, cfg = lang.ptx, lang.constants(config)
-    # four words each: those of the lane's 8 columns, two per 16-column block, side by side
+    # four words each: those of the lane's 8 columns, two per 16-column block, side by side; or 0,
+    # where there are none
     Terms = lang.record("Terms", "scales zeros")
     offset = offset_verbs(lang, config) if config.zeros == "float16" else _no_offset(lang)
     add_group = (scaled_sum if config.grouped else plain_sum)(lang, config)
@@ -51,12 +55,12 @@ def promotion_verbs(lang, config, at):
     def no_words(pointers, group):
         return 0
 
-    fetch_scales = words_of_scales if config.grouped else no_words
-    fetch_zeros = words_of_zeros if config.zeros == "float16" else no_words
+    scale_words = words_of_scales if config.grouped else no_words
+    zero_words = words_of_zeros if config.zeros == "float16" else no_words
 
     @lang.device
     def fetch(pointers, group):
-        return Terms(fetch_scales(pointers, group), fetch_zeros(pointers, group))
+        return Terms(scale_words(pointers, group), zero_words(pointers, group))
 
     @lang.device
     def promote(registers, terms):
@@ -84,8 +88,8 @@ def scaled_sum(lang, config):
     def add_scaled(acc, products, scales):
         for j in range(4):
             low, high = low_scale(scales[j]), high_scale(scales[j])
-            for b in range(cfg.n8_blocks):
-                o = 4 * (cfg.n8_blocks * j + b)
+            for n8 in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + n8)
                 acc[o] = ptx.fma_rn_f32(products[o], low, acc[o])
                 acc[o + 1] = ptx.fma_rn_f32(products[o + 1], low, acc[o + 1])
                 acc[o + 2] = ptx.fma_rn_f32(products[o + 2], high, acc[o + 2])
@@ -107,8 +111,8 @@ def plain_sum(lang, config):
 
 
 def offset_verbs(lang, config):
-    """float16 zero points. registers.minus_x: minus the sums of x, [n8 block][4], of which a lane's
-    first two are those of its rows of x."""
+    """float16 zero points. registers.minus_x: minus the sums of x, [n8 block][4]. The first two
+    are those of the lane's rows of x, 2t and 2t + 1; the others are the same again."""
     ptx, float32, cfg = lang.ptx, lang.float32, lang.constants(config)
     multiply_accumulate = {
         "float16": ptx.mma_m16n8k16_f32_f16,
@@ -118,39 +122,41 @@ def offset_verbs(lang, config):
     minus_one = pair(-1, config.dtype)
 
     @lang.device
-    def add_block(registers, slot, b, addend):
-        x, totals = registers.x, registers.minus_x
-        o = cfg.x_block_words * b + 2 * slot
-        ones = (minus_one, minus_one, minus_one, minus_one)
-        d = multiply_accumulate(ones, (x[o], x[o + 1]), addend)
+    def add_block(registers, slot, n8, addend):
+        x, minus_x = registers.x, registers.minus_x
+        o = cfg.x_block_words * n8 + 2 * slot
+        minus_ones = (minus_one, minus_one, minus_one, minus_one)
+        d = multiply_accumulate(minus_ones, (x[o], x[o + 1]), addend)
         for r in range(4):
-            totals[4 * b + r] = d[r]
+            minus_x[4 * n8 + r] = d[r]
 
     @lang.device
     def add_x_first(registers, slot):
-        for b in range(cfg.n8_blocks):
-            add_block(registers, slot, b, (float32(0), float32(0), float32(0), float32(0)))
+        for n8 in range(cfg.n8_blocks):
+            add_block(registers, slot, n8, (float32(0), float32(0), float32(0), float32(0)))
 
     @lang.device
     def add_x(registers, slot):
-        totals = registers.minus_x
-        for b in range(cfg.n8_blocks):
-            o = 4 * b
-            add_block(registers, slot, b, (totals[o], totals[o + 1], totals[o + 2], totals[o + 3]))
+        minus_x = registers.minus_x
+        for n8 in range(cfg.n8_blocks):
+            o = 4 * n8
+            add_block(
+                registers, slot, n8, (minus_x[o], minus_x[o + 1], minus_x[o + 2], minus_x[o + 3])
+            )
 
     @lang.device
     def subtract(registers, zeros):
-        """Zero points times sums of x, from the sums of products, for the 8 columns of this lane,
-        which Marlin's order puts side by side."""
-        products, totals = registers.products, registers.minus_x
+        """Takes zero points times sums of x off ``products``, for the 8 columns of this lane, which
+        Marlin's order puts side by side. The sums are negative, so it adds."""
+        products, minus_x = registers.products, registers.minus_x
         for j in range(4):
             low, high = low_zero(zeros[j]), high_zero(zeros[j])
-            for b in range(cfg.n8_blocks):
-                o = 4 * (cfg.n8_blocks * j + b)
-                products[o] = ptx.fma_rn_f32(totals[4 * b], low, products[o])
-                products[o + 1] = ptx.fma_rn_f32(totals[4 * b + 1], low, products[o + 1])
-                products[o + 2] = ptx.fma_rn_f32(totals[4 * b], high, products[o + 2])
-                products[o + 3] = ptx.fma_rn_f32(totals[4 * b + 1], high, products[o + 3])
+            for n8 in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + n8)
+                products[o] = ptx.fma_rn_f32(minus_x[4 * n8], low, products[o])
+                products[o + 1] = ptx.fma_rn_f32(minus_x[4 * n8 + 1], low, products[o + 1])
+                products[o + 2] = ptx.fma_rn_f32(minus_x[4 * n8], high, products[o + 2])
+                products[o + 3] = ptx.fma_rn_f32(minus_x[4 * n8 + 1], high, products[o + 3])
 
     return lang.namespace("offset", subtract=subtract, add_x_first=add_x_first, add_x=add_x)
 

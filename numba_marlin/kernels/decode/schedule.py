@@ -1,7 +1,7 @@
 """Which block computes what in ``decode``: stream-K, cut at stages.
 
 C is cut into tiles of ``batch`` rows by ``64 warps_n`` columns. A *step* is stage_k of k of one
-tile: what fills a stage and what a turn of the main loop multiplies. Steps are numbered through a
+tile: what fills a stage and what a round of the main loop multiplies. Steps are numbered through a
 launch, and that number is a step's *position*: those of a tile follow each other along k, then come
 those of the next tile to the right (``n_tile``), and after the last one those of the next ``batch``
 rows. All steps are cut into contiguous *stripes*, one per block, equal to within a step. With
@@ -17,7 +17,7 @@ steps 0 and 1 of tile 1; block 2 the rest. Tile 0 has top 0 and bottom 1, tile 1
 
 ``Sizes``     of a launch: C is m x n, n_packed is n completed to 64, rows of a lie a_stride
               elements apart, a tile has k_steps steps, a row of tiles n_tiles tiles
-``Stripe``    of a block: the steps at positions [position, end)
+``Stripe``    of a block: the steps at positions [begin, end)
 ``Tile``      n_tile: its number from the left; row_first: its first row, of C and of x; x_rows:
               rows that the matrix has of it, 1 to batch
 ``WorkItem``  what a block does of a tile: ``steps`` steps from ``first_k_step`` on, which is
@@ -33,7 +33,7 @@ def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
     cfg = lang.constants(config)
     Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
-    Stripe = lang.record("Stripe", "position end")
+    Stripe = lang.record("Stripe", "begin end")
     Tile = lang.record("Tile", "n_tile row_first x_rows")
     WorkItem = lang.record("WorkItem", "tile first_k_step steps")
     Sharers = lang.record("Sharers", "top bottom")
@@ -60,7 +60,7 @@ def schedule_verbs(lang, config):
     @lang.device
     def stripe_start(block, units):
         """The unit (a step, or a tile with ``whole``) that the stripe of a block begins with, of
-        all ``units``. If they do not come out even the first blocks have one more."""
+        all ``units``. If blocks do not divide them the first blocks have one more."""
         blocks = uint32(cuda.gridDim.x)
         return block * (units // blocks) + min(block, units % blocks)
 

@@ -1,5 +1,5 @@
 """Where things lie in the shared memory of ``decode``: offsets in bytes from ``shared_base``, a
-multiple of 128. Words as ``kernel`` has them.
+multiple of 128. ``kernel`` says what a stage, a k16 row, a 16-column block and an n8 block are.
 
 A block has the ring of stages; accumulators that consumer warps of the same columns exchange in the
 epilogue; and the two mbarriers of every stage, 8 bytes each::
@@ -10,12 +10,12 @@ epilogue; and the two mbarriers of every stage, 8 bytes each::
     +---------+---------+-----+------------+---------------------------+-----------------------+
 
 The accumulators are [warp_n][owner][sender][vector][lane][4], of which there are warps_n, owners,
-warps_k - 1, vectors, 32 and 4: an owner finishes them (``output``), a sender is one of the other
-warps of the same columns, a vector is the 4 fp32 of a 16-column block and an n8 block.
+warps_k - 1, vectors, 32 and 4: an owner is a warp that finishes columns (``output``), a sender one
+of the other warps of these columns, a vector a lane's 4 fp32 of a 16-column block and an n8 block.
 
-A stage holds stage_k rows of W for the columns of a tile, what dequantises them, and stage_k
-columns of x for the rows of a tile, one part behind the other, and is completed to a multiple of
-128 bytes::
+A stage holds stage_k rows of W for the columns of a tile, their scales and zero points, and stage_k
+columns of x for the rows of a tile, one part after the other, and is padded to a multiple of 128
+bytes::
 
     at          what              index shape                                 bytes of an element
     0           packed weights    [k16 row: stage_rows][warp_n]               warp_row_bytes
@@ -35,8 +35,9 @@ barriers 80: 103632 bytes.
 - x: a row is followed by 16 bytes of nothing, so x_pitch is 16 more than a multiple of 128. Each
   row is shifted by four banks, and the eight rows that a phase of ``ldmatrix`` reads touch every
   bank once.
-- scales and zero points: the four lanes of column g read the same 4 to 16 bytes, which are one
-  broadcast; the eight columns' lie side by side.
+- scales and zero points: lanes 4g to 4g + 3 read the same bytes, those of the eight columns g + 8i,
+  which are one broadcast; those of the eight g lie side by side. Bytes of a g: scales and float16
+  zero points 16, packed zero points 4 or 8 (4 or 8 bits), FP4's scales 16 or 8 (blocks of 16, 32).
 - the exchange: lane i writes and reads the i-th 16 of 512 contiguous bytes.
 """
 
@@ -68,7 +69,7 @@ class SharedMemory:
 
     @property
     def weight_pitch(self):
-        """From a k16 row of a stage to the next: all warp_n."""
+        """From a k16 row of a stage to the next: the weights of all warp_n, side by side."""
         return self.warps_n * self.warp_row_bytes
 
     @property

@@ -3,10 +3,11 @@
 ``weight_verbs(lang, config)`` -> namespace of device functions, and the length of the array
 ``zeros_or_scales``: integer zero points here, scales in ``fp4``, whose namespace has the same
 names. registers, slot, buffer, of_pair: see ``multiply``; j: which 16 of the 64 columns; half:
-which 8 of those. ``fetch_pair_scales`` and ``fetch_row_scales`` are of FP4: nothing is to do here.
+which 8 of those. ``unpack_zeros`` fetches and unpacks a group's integer zero points;
+``block_scales_of_pair`` and ``block_scales_of_row`` are for FP4 and do nothing here.
 
-A lane's share of a k16 row and 64 columns is ``row_words`` words. Of its 16-column block j it is
-word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 16 x 64 block
+A lane's share of a k16 row and 64 columns is ``row_words`` words. Those of 16-column block j are
+word j, or, of 8-bit codes, words 2j and 2j + 1. Lane 4g + t holds W[k, n] of the 16 x 64 block
 
 - as nibble p of word j:     k = 2t + p // 4 + 8 (p % 2),  n = 16j + g + 8 (p // 2 % 2)
 - as byte p of word 2j + h:  k = 2t + p // 2 + 8 (p % 2),  n = 16j + g + 8h
@@ -17,10 +18,10 @@ global memory, b int32 [k/16, n_packed bits/2], that word of k16 row R and 64 co
 - 4 bits: element R * 2 n_packed + 128 B + 4 (4g + t) + j
 - 8 bits: element R * 4 n_packed + 256 B + 8 (4g + t) + 2j + h
 
-(``formats.marlin_order``). ``expand`` makes registers of two weights, W[k, n] and W[k + 1, n]:
-those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8, g + 8) of
-block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k before
-those of the other: ``fragment`` returns them in that order.
+and there k and n count from 16 R and 64 B. ``expand`` makes registers of two weights, W[k, n] and
+W[k + 1, n]: those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8,
+g + 8) of block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k
+before those of the other: ``fragment`` returns them in that order.
 
 A lane of 8-bit codes has 32 bytes, two loads of 16. If all lanes loaded their lower half first,
 lanes 0 and 4 would want the same bank. So lanes of odd g begin with their upper half: the 8 lanes
@@ -40,21 +41,21 @@ def weight_verbs(lang, config):
     by_bits = {4: nibble_verbs, 8: byte_verbs}[config.bits](lang, codes)
 
     @lang.device
-    def nothing_of_a_pair(scales, buffer, address):
+    def no_scales_of_pair(scales, buffer, address):
         pass
 
     @lang.device
-    def nothing_of_a_row(scales, row, address):
+    def no_scales_of_row(scales, row, address):
         pass
 
     return lang.namespace(
         "weights",
         zeros_or_scales_length=codes.registers,
-        upper_first=by_bits.upper_first,
+        reads_upper_first=by_bits.reads_upper_first,
         fetch_words=by_bits.fetch_words,
-        fetch_group=codes.fetch_group,
-        fetch_pair_scales=nothing_of_a_pair,
-        fetch_row_scales=nothing_of_a_row,
+        unpack_zeros=codes.unpack_zeros,
+        block_scales_of_pair=no_scales_of_pair,
+        block_scales_of_row=no_scales_of_row,
         fragment=by_bits.fragment,
     )
 
@@ -70,10 +71,10 @@ def symmetric_verbs(lang, config):
         return expand_word(word)
 
     @lang.device
-    def nothing_of_a_group(zeros, address):
+    def no_zeros(zeros, address):
         pass
 
-    return lang.namespace("codes", registers=1, expand=expand, fetch_group=nothing_of_a_group)
+    return lang.namespace("codes", registers=1, expand=expand, unpack_zeros=no_zeros)
 
 
 def nibble_verbs(lang, codes):
@@ -81,24 +82,24 @@ def nibble_verbs(lang, codes):
     ptx = lang.ptx
 
     @lang.device
-    def upper_first(lane):
+    def reads_upper_first(lane):
         return False
 
     @lang.device
-    def fetch_words(words, first, address, other):
-        """A lane's words of a k16 row, to words[first] and after."""
+    def fetch_words(words, start, address, second_address):
+        """A lane's words of a k16 row, to words[start] and after."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[first + j] = q[j]
+            words[start + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
-        """Column block j of a k16 row, as the A fragment of the transposed product."""
+        """16-column block j of a k16 row, as the A fragment of the transposed product."""
         w = codes.expand(registers.words[4 * slot + j], registers.zeros_or_scales, j, 0)
         return w[0], w[2], w[1], w[3]
 
     return lang.namespace(
-        "nibbles", upper_first=upper_first, fetch_words=fetch_words, fragment=fragment
+        "nibbles", reads_upper_first=reads_upper_first, fetch_words=fetch_words, fragment=fragment
     )
 
 
@@ -107,25 +108,26 @@ def byte_verbs(lang, codes):
     ptx = lang.ptx
 
     @lang.device
-    def upper_first(lane):
+    def reads_upper_first(lane):
         """Whether a lane begins with the upper half of its words."""
         return lane // 4 % 2 != 0
 
     @lang.device
-    def fetch_words(words, first, address, other):
-        """A lane's words of a k16 row, to words[first] and after; other: the address of the half
-        that is fetched second."""
+    def fetch_words(words, start, address, second_address):
+        """A lane's words of a k16 row, to words[start] and after; second_address: of the half that
+        is fetched second. So the first four are the upper half where ``reads_upper_first``."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[first + j] = q[j]
-        q = ptx.ld_shared_v4_b32(other)
+            words[start + j] = q[j]
+        q = ptx.ld_shared_v4_b32(second_address)
         for j in range(4):
-            words[first + 4 + j] = q[j]
+            words[start + 4 + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
-        """Column block j of a k16 row, as the A fragment of the transposed product."""
+        """16-column block j of a k16 row, as the A fragment of the transposed product."""
         words, zeros = registers.words, registers.zeros_or_scales
+        # where words 2j and 2j + 1 are, if the lower half was fetched first, and if the upper one
         one, other = 8 * slot + 2 * j, 8 * slot + (2 * j + 4) % 8
         low_word = words[other] if registers.upper_first else words[one]
         high_word = words[other + 1] if registers.upper_first else words[one + 1]
@@ -133,5 +135,5 @@ def byte_verbs(lang, codes):
         return low[0], high[0], low[1], high[1]
 
     return lang.namespace(
-        "bytes", upper_first=upper_first, fetch_words=fetch_words, fragment=fragment
+        "bytes", reads_upper_first=reads_upper_first, fetch_words=fetch_words, fragment=fragment
     )

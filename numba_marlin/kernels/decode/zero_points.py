@@ -3,21 +3,24 @@ their range subtracted, a constant; here it is a register instead, so a weight c
 more, and stays exact.
 
 ``zero_point_verbs(lang, config)`` -> namespace: ``registers`` that hold a group's zero points for
-the columns of a lane; ``fetch_group(zeros, address)`` fills them; ``expand(word, zeros, j, half)``:
-a word's codes minus the zero points of their columns, in the registers that
-``dequantize.expand`` gives. The word is of the 16-column block j, and, if it holds 8-bit codes, of
-the lower or upper 8 columns (half 0 or 1).
+the columns of a lane; ``unpack_zeros(zeros, address)`` fetches and unpacks them;
+``expand(word, zeros, j, half)``: a word's codes minus the zero points of their columns, in the
+registers that ``dequantize.expand`` gives. The word is of the 16-column block j, and, if it holds
+8-bit codes, of the lower or upper 8 columns (half 0 or 1).
 
-A register of zero points is 2**p + zero, twice: 2**p + code is as far from it as code from zero. It
-comes out of one ``prmt``: a byte of zero points below the upper byte of 2**p, twice. That is 8 to
+A register of zero points is 2**e + zero, twice: 2**e + code is as far from it as code from zero. It
+comes out of one ``prmt``: a byte of zero points below the upper byte of 2**e, twice. That is 8 to
 22 instructions for a warp's part of a group, its load apart, and 8 or 16 registers. The other way,
-to take zero * (sum of x) off the group's accumulators (``promote``), is a product more for each k16
-row and n8 block, 8 conversions, and an instruction more for each accumulator: 4 + 8 + 16 with four
-k16 rows and batch=8, 8 + 8 + 32 with batch=16, and to unpack zero points comes on top.
+to take zero * (sum of x) off the group's accumulators (``promote``), is an ``mma`` more for each
+k16 row and n8 block, 8 conversions, and a multiply-add more for each accumulator: with four k16
+rows, 4 + 8 + 16 instructions at batch=8 and 8 + 8 + 32 at batch=16, and to unpack zero points comes
+on top. (Counted, not timed.)
 
-A code is or-ed into the mantissa of 2**p, so p leaves as many bits as that takes: float16's 1024
-takes 8, bfloat16's 128 takes 4. Registers stand in the order of packed zero points: of columns g +
-8 half of block j, 4 (j % 2) + j // 2 + 2 half (4 bits) or 4 (j // 2) + j % 2 + 2 half (8 bits).
+A code is or-ed into the mantissa of 2**e, so e leaves as many bits as that takes: float16's 1024
+takes 8, bfloat16's 128 takes 4. Registers stand in the order in which packed zero points come out
+of their words. 4 bits: nibbles 0, 2, 4 and 6 of the word of g, then 1, 3, 5 and 7, so that of
+column 16j + 8 half + g is register 4 (j % 2) + j // 2 + 2 half. 8 bits: the bytes of word 2g, then
+of word 2g + 1, so it is register 4 (j // 2) + j % 2 + 2 half.
 """
 
 from numba_marlin.kernels.dequantize.expand import EVEN_BYTES, ODD_BYTES, pair
@@ -26,7 +29,7 @@ from numba_marlin.kernels.dequantize.verbs import AND_OR, HIGH_NIBBLES, LOW_NIBB
 NIBBLE_OF_BYTES = 0x0F0F0F0F
 TWICE = 0x4040  # prmt selector: byte 0 below byte 4, twice; + 0x0101 for each byte further
 POWER = {"float16": 1024, "bfloat16": 128}
-UPPER_BYTES = {"float16": 0x64646464, "bfloat16": 0x43434343}  # of POWER
+UPPER_BYTES = {"float16": 0x64646464, "bfloat16": 0x43434343}  # of POWER's 16 bits
 
 
 def zero_point_verbs(lang, config):
@@ -49,12 +52,12 @@ def power_verbs(lang, dtype):
     power, above = pair(POWER[dtype], dtype), UPPER_BYTES[dtype]
 
     @lang.device
-    def add_power(zeros, first, word):
-        """The four bytes of a word, each added to 2**p, in both halves of a register."""
-        zeros[first] = byte_0(word, above)
-        zeros[first + 1] = byte_1(word, above)
-        zeros[first + 2] = byte_2(word, above)
-        zeros[first + 3] = byte_3(word, above)
+    def add_power(zeros, start, word):
+        """The four bytes of a word, each added to 2**e, in both halves of a register."""
+        zeros[start] = byte_0(word, above)
+        zeros[start + 1] = byte_1(word, above)
+        zeros[start + 2] = byte_2(word, above)
+        zeros[start + 3] = byte_3(word, above)
 
     @lang.device
     def low_minus(word, zero):
@@ -73,15 +76,17 @@ def byte_column(j, half):
 
 
 def float16_nibbles(lang):
-    """Registers 0 to 7: 1024 + zero, for low nibbles. 8 to 15: -(64 + zero), for high ones, which
-    count sixteenths."""
+    """Registers 0 to 7: 1024 + zero, for nibbles 0 and 4 of a word and, after a shift by 8, 2 and
+    6. 8 to 15: -(64 + zero), for nibbles 1 and 5 (3 and 7). These stay 4 bits higher in the
+    mantissa, as 1024 + 16 code, so (1024 + 16 code) / 16 - (64 + zero) is code - zero. The nibbles
+    of one register have one column, so one register of zero points."""
     ptx = lang.ptx
     powers, column = power_verbs(lang, "float16"), lang.device(nibble_column)
     and_or = ptx.lop3(table=AND_OR)
     power, sixteenth, from_high = (pair(value, "float16") for value in (1024, 1 / 16, 960))
 
     @lang.device
-    def fetch_group(zeros, address):
+    def unpack_zeros(zeros, address):
         word = ptx.ld_shared_b32(address)
         powers.add_power(zeros, 0, word & NIBBLE_OF_BYTES)
         powers.add_power(zeros, 4, word >> 4 & NIBBLE_OF_BYTES)
@@ -95,13 +100,13 @@ def float16_nibbles(lang):
 
     @lang.device
     def expand(word, zeros, j, half):
-        first, second = column(j, 0), column(j, 1)
+        left, right = column(j, 0), column(j, 1)
         shifted = word >> 8
-        w0, w2 = powers.low_minus(word, zeros[first]), powers.low_minus(shifted, zeros[second])
-        w1, w3 = high_minus(word, zeros[8 + first]), high_minus(shifted, zeros[8 + second])
+        w0, w2 = powers.low_minus(word, zeros[left]), powers.low_minus(shifted, zeros[right])
+        w1, w3 = high_minus(word, zeros[8 + left]), high_minus(shifted, zeros[8 + right])
         return w0, w1, w2, w3
 
-    return lang.namespace("codes", registers=16, fetch_group=fetch_group, expand=expand)
+    return lang.namespace("codes", registers=16, unpack_zeros=unpack_zeros, expand=expand)
 
 
 def bfloat16_nibbles(lang):
@@ -110,21 +115,21 @@ def bfloat16_nibbles(lang):
     powers, column = power_verbs(lang, "bfloat16"), lang.device(nibble_column)
 
     @lang.device
-    def fetch_group(zeros, address):
+    def unpack_zeros(zeros, address):
         word = ptx.ld_shared_b32(address)
         powers.add_power(zeros, 0, word & NIBBLE_OF_BYTES)
         powers.add_power(zeros, 4, word >> 4 & NIBBLE_OF_BYTES)
 
     @lang.device
     def expand(word, zeros, j, half):
-        first, second = column(j, 0), column(j, 1)
-        w0 = powers.low_minus(word, zeros[first])
-        w1 = powers.low_minus(word >> 4, zeros[first])
-        w2 = powers.low_minus(word >> 8, zeros[second])
-        w3 = powers.low_minus(word >> 12, zeros[second])
+        left, right = column(j, 0), column(j, 1)
+        w0 = powers.low_minus(word, zeros[left])
+        w1 = powers.low_minus(word >> 4, zeros[left])
+        w2 = powers.low_minus(word >> 8, zeros[right])
+        w3 = powers.low_minus(word >> 12, zeros[right])
         return w0, w1, w2, w3
 
-    return lang.namespace("codes", registers=8, fetch_group=fetch_group, expand=expand)
+    return lang.namespace("codes", registers=8, unpack_zeros=unpack_zeros, expand=expand)
 
 
 def float16_bytes(lang):
@@ -135,7 +140,7 @@ def float16_bytes(lang):
     above = UPPER_BYTES["float16"]
 
     @lang.device
-    def fetch_group(zeros, address):
+    def unpack_zeros(zeros, address):
         q = ptx.ld_shared_v2_b32(address)
         for i in range(2):
             powers.add_power(zeros, 4 * i, q[i])
@@ -148,7 +153,7 @@ def float16_bytes(lang):
             ptx.sub_f16x2(odd_bytes(word, above), zero),
         )
 
-    return lang.namespace("codes", registers=8, fetch_group=fetch_group, expand=expand)
+    return lang.namespace("codes", registers=8, unpack_zeros=unpack_zeros, expand=expand)
 
 
 def bfloat16_bytes(lang):
@@ -159,7 +164,7 @@ def bfloat16_bytes(lang):
     sixteen = pair(16, "bfloat16")
 
     @lang.device
-    def fetch_group(zeros, address):
+    def unpack_zeros(zeros, address):
         q = ptx.ld_shared_v2_b32(address)
         for i in range(2):
             powers.add_power(zeros, 4 * i, q[i] & NIBBLE_OF_BYTES)
@@ -178,4 +183,4 @@ def bfloat16_bytes(lang):
         w1 = even_minus(word >> 8, low_zero, high_zero)
         return w0, w1
 
-    return lang.namespace("codes", registers=16, fetch_group=fetch_group, expand=expand)
+    return lang.namespace("codes", registers=16, unpack_zeros=unpack_zeros, expand=expand)
