@@ -2,11 +2,14 @@
 machine.
 
 A ``TensorMap`` describes a tensor in global memory and the box that one copy of it moves.
-Everything is in NumPy order, the last dimension innermost; coordinates too. The hardware's own 128
-bytes are opaque and come from the driver (``cuTensorMapEncodeTiled``); ``encode`` and ``decode``
-are a format of our own for machines without one. A box lies in shared memory row by row without
-gaps, its 16-byte chunks permuted by the swizzle, a function of the shared address (``swizzled``).
-Elements outside of the tensor are zeros when loaded and are not written when stored.
+Everything in this module is in NumPy order, the last dimension innermost, also ``coordinates``:
+(row, column). Copy instructions and their wrappers (``ptx.cp_async_bulk_tensor_2d_g2s``) take
+coordinates in the other order, innermost first: x, the column, then y, the row. The hardware's own
+128 bytes are opaque and come from the driver (``cuTensorMapEncodeTiled``); ``encode`` and
+``decode`` are a format of our own for machines without one. A box lies in shared memory row by row
+without gaps, its 16-byte chunks permuted by the swizzle, a function of the shared address
+(``swizzled``). Elements outside of the tensor are zeros when loaded and are not written when
+stored, except for the rest of a 16-byte chunk in whose middle a row ends (``clip``).
 
 ValueError for a description that the driver would refuse. Rules and names: CUDA driver API, "Tensor
 Map Object Management", and https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-tensormap

@@ -20,15 +20,18 @@ Codes are in the 128-byte swizzle. A tile of scales is 512 bytes, [row % 32][row
 rows and 64 of k; of A's 128 rows the block needs its ``tokens``, which a tile cannot be cut to.
 
 ``stages`` is a multiple of k_warps / 2, since so many stages are multiplied side by side and each
-must always have the same warps (``__post_init__`` says why); 2 at least, so that one can be on its
-way while another is read; and as many at most as shared memory holds, 227 KiB on Hopper:
+must always have the same warps: a wait names a phase by its parity alone, so a warp that came to a
+stage only every other round could not tell the phase it waits for from the one two before. It is 2
+at least, so that one stage can be on its way while another is read, and as many at most as shared
+memory holds, 227 KiB on Hopper. The most:
 
-    tokens   stage_bytes   k_warps = 2   4   8
-    8        21504                  10   8   8
-    16       22528                   9   8   4
-    32       24576                   7   6   -
+    tokens   stage_bytes   with k_warps = 2   4   8
+    8        21504                       10   8   8
+    16       22528                        9   8   4
+    32       24576                        7   6   -
 
-More stages are more bytes on their way and change nothing else. ``choose`` takes k_warps of them.
+More stages are more bytes on their way and change nothing else. ``choose`` takes k_warps of them,
+and the fewest allowed where a caller changes k_warps.
 """
 
 from dataclasses import dataclass
@@ -50,8 +53,8 @@ SCALE_BYTES = STAGE_SCALE_TILES * TILE_BYTES
 WARPS_N, WARP_COLUMNS = 2, 64  # warps side by side along n, and the rows of B of each
 M16_TILES = WARP_COLUMNS // 16  # of B in a warp: rows of ``mma.m16n8k16``
 STAGE_READERS = WARPS_N * RUNS  # warps that multiply a stage
-# Numbers of a row of partial sums. 8 more than 128, so that rows t = 0 .. 3, which a warp writes at
-# once, begin 8 banks apart, and its eight columns of each fill what lies between.
+# Sums of a token in shared memory, with the gap. 8 more than 128, so that tokens t = 0 .. 3, which
+# a warp writes at once, begin 8 banks apart, and its eight columns of each fill what lies between.
 PITCH = COLUMNS + 8
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: of what a 128-byte swizzle is applied to
 SHARED_LIMIT = HOPPER.shared_bytes_per_block  # 227 KiB

@@ -1,4 +1,5 @@
-"""What others want to know of the kernel ``block_decode``, beside it."""
+"""What others want to know of the kernel ``block_decode``, beside it. What the fields mean:
+``language.definition.KernelDefinition``, ``language.about``."""
 
 from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands

@@ -4,19 +4,22 @@ and then within its cluster, finished in fp32, written out.
 ``output_verbs(lang, config)`` -> namespace of device functions; the records ``thread``, ``item``,
 ``sizes`` and ``outputs`` are those of ``kernel``.
 
-``acc`` of a warp is [m16 tile i][n8 tile j][4]. Accumulator r of lane 4 g + t is D[8 j + t +
-4 (r % 2), 64 warp_n + 16 i + 8 (r // 2) + row_of(g)] of the tile: mma has row g and column 2 t +
-r % 2, and ``row_of`` says which of eight rows of B, or tokens, stand there (``row_of(2 t) = t``).
+``acc`` of a warp is [m16 tile][n8 tile j][4]. Accumulator r = 0 .. 3 of lane 4 g + t is
+D[8 j + t + 4 (r % 2), 64 warp_n + 8 i + row_of(g)] of the tile, with the i of ``kernel``, 2 * m16
+tile + r // 2: mma has row g and column 2 t + r % 2, and ``row_of`` says which of eight rows of B,
+or tokens, stand there (``row_of(2 t) = t``, ``row_of(2 t + 1) = t + 4``).
 
 1. Every slice of k (``warp_k``) leaves its sums in shared memory, fp32 [token][PITCH], 128 columns
-   and a gap; a named barrier of the warps that multiply.
+   and a gap: a warp writes 32 banks at once (``config.PITCH``). Then a named barrier of the warps
+   that multiply.
 2. A thread takes *vectors*, four neighbouring columns of a token, number 32 * token + column / 4,
-   and adds up their slices, first to last.
+   and adds up their slices, first to last. A warp's 32 vectors are a token's 128 columns: 512 bytes
+   in one piece, read without conflicts.
 3. With a split, the totals replace the first slice's sums; cluster barrier; every rank takes
    1 / split of the vectors and adds up the ranks' totals, first to last, by distributed shared
    memory. A second cluster barrier keeps blocks alive until all have read.
 4. alpha * sum + beta * C + bias, the activation, the type of D: one 8-byte store of a vector (16
-   bytes of float32 in two). A warp writes 128 columns of a token.
+   bytes of float32 in two).
 """
 
 from numba_marlin.kernels.nvfp4.block_decode.config import (
@@ -38,6 +41,7 @@ def output_verbs(lang, config):
     vectors = config.tokens * VECTORS
     rank_vectors = vectors // config.split  # that a block of the cluster finishes
     activate = activation_verb(lang, config.activation)
+    # (left, right) -> a register of two 16-bit numbers, left in the low half (PTX names it last)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
     widen_low, widen_high = (
         (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)
@@ -48,6 +52,7 @@ def output_verbs(lang, config):
     @lang.device
     def leave_sums(acc, shared, thread):
         """For all to read. Lanes write 32 banks at once: 8 t + row."""
+        # row: of B, so a column of D
         column = thread.warp_n * WARP_COLUMNS + thread.row
         own = (
             shared
@@ -55,14 +60,18 @@ def output_verbs(lang, config):
             + thread.warp_k * cfg.sums_bytes
             + (thread.t * PITCH + column) * 4
         )
-        for i in range(M16_TILES):
+        # in bytes, 4 of each sum: accumulators 1 and 3 are four tokens on, 2 and 3 eight columns
+        four_tokens, eight_columns = 4 * (4 * PITCH), 4 * 8
+        for m16 in range(M16_TILES):
             for j in range(cfg.n8_tiles):
-                o = 4 * (cfg.n8_tiles * i + j)
-                address = own + 4 * (16 * i + 8 * PITCH * j)
+                o = 4 * (cfg.n8_tiles * m16 + j)
+                address = own + 4 * (16 * m16 + 8 * PITCH * j)
                 ptx.st_shared_b32(address, ptx.bits_of_f32(acc[o]))
-                ptx.st_shared_b32(address + 16 * PITCH, ptx.bits_of_f32(acc[o + 1]))
-                ptx.st_shared_b32(address + 4 * 8, ptx.bits_of_f32(acc[o + 2]))
-                ptx.st_shared_b32(address + (16 * PITCH + 4 * 8), ptx.bits_of_f32(acc[o + 3]))
+                ptx.st_shared_b32(address + four_tokens, ptx.bits_of_f32(acc[o + 1]))
+                ptx.st_shared_b32(address + eight_columns, ptx.bits_of_f32(acc[o + 2]))
+                ptx.st_shared_b32(
+                    address + (four_tokens + eight_columns), ptx.bits_of_f32(acc[o + 3])
+                )
         ptx.bar_sync(CONSUMER_BARRIER, threads)
 
     @lang.device
@@ -104,7 +113,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_bias(v, bias):
-        """As multiply-adds by 1, for assemblers are free to fuse any other sum."""
+        """As multiply-adds by 1: an assembler is free to fuse a plain sum with the product before
+        it (alpha * sum), and would change its bits."""
         first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + 8)
         return (
             ptx.fma_rn_f32(v[0], float32(1), first[0]),
@@ -175,8 +185,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def write_out(shared, outputs, item, sizes):
-        """By the threads that multiplied. The cluster's barrier waits for all others that have not
-        returned; those of the load warp return."""
+        """By the threads that multiplied. The cluster's barrier waits for all threads that have not
+        returned: those of the load warps return without arriving."""
         if cfg.split == 1:
             finish_all(shared, outputs, item, sizes)
         else:

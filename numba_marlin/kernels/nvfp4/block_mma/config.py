@@ -1,17 +1,18 @@
 """The sizes of the ``block_mma`` kernel: what can be chosen, and what follows from it. Pure.
 
-Shared memory, in bytes, from a multiple of 1024 (ALIGNMENT) on: the stages, ``stage_pitch`` apart,
+Shared memory, in bytes, from a multiple of 1024 (ALIGNMENT) on: the stages, ``stage_bytes`` apart,
 then the two mbarriers of each, 8 bytes apiece. Results are not staged. A stage, 256 of k::
 
-    0               b_shared = 16384  sfa_shared = 32768    sfb_shared            stage_bytes
-    | A: codes      | B: codes        | scales of A         | scales of B         |
-    | u8 [128][128] | u8 [128][128]   | u8 [scale_tiles]    | u8 [scale_tiles]    |
-    |               |                 | [row % 32][row // 32][4], 512 a tile      |
+    0               b_shared = 16384  sfa_shared = 32768      sfb_shared              stage_bytes
+    | A: codes      | B: codes        | scales of A           | scales of B           |
+    | u8 [128][128] | u8 [128][128]   | u8 [scale_tiles][512] | u8 [scale_tiles][512] |
 
-Codes are in the 128-byte swizzle. Scale tiles are 4 for nvfp4 (64 of k each), 2 for mxfp4 (128).
+Codes are in the 128-byte swizzle. A tile of scales, 512 bytes, is [row % 32][row // 32][4], 128
+rows by four along k; ``scale_tiles`` is 4 for nvfp4 (64 of k each), 2 for mxfp4 (128).
 
 ``stages`` is 2: one is on its way while another is read, and a third does not fit into the 99 KiB
-of a thread block on sm_120 (a stage takes 36,864 bytes, of mxfp4 34,816).
+of a thread block on sm_120 (a stage takes 36,864 bytes, of mxfp4 34,816). It is a field all the
+same, the ring's in ``declare``; any other number raises.
 """
 
 from dataclasses import dataclass
@@ -110,17 +111,13 @@ class BlockMmaConfig:
 
     @property
     def stage_bytes(self):
-        """All of it is copied."""
+        """All of it is copied. A multiple of ALIGNMENT in both formats, so that the next stage
+        begins there."""
         return self.sfb_shared + self.scale_bytes
 
     @property
-    def stage_pitch(self):
-        """From stage to stage; stage_bytes is a multiple of ALIGNMENT in both formats."""
-        return ceil_div(self.stage_bytes, ALIGNMENT) * ALIGNMENT
-
-    @property
     def barriers_shared(self):
-        return self.stages * self.stage_pitch
+        return self.stages * self.stage_bytes
 
     @property
     def shared_bytes(self):

@@ -1,4 +1,5 @@
-"""What others want to know of the kernel ``block_mma``, beside it."""
+"""What others want to know of the kernel ``block_mma``, beside it. What the fields mean:
+``language.definition.KernelDefinition``, ``language.about``."""
 
 import numpy as np
 

@@ -8,17 +8,18 @@ Shared memory, in bytes, from a multiple of 1024 (ALIGNMENT) on::
     | 0, 1, ... stages -1 | [4 warps]     | full, empty   | full, empty    | tensor      |
     |                     | [32][128 B]   | of 8 bytes    | of 8 bytes     | memory      |
 
-A stage, 128 bytes of k (``stage_k``: 256 of FP4, 128 of FP8), is filled up to a multiple of 1024::
+A stage, 128 bytes of k (``stage_k``: 256 of FP4, 128 of FP8), padded to a multiple of 1024::
 
-    0              b_shared = 16384  sfa_shared         sfb_shared               copied_bytes
-    | A: codes     | B: codes        | scales of A      | scales of B            |
-    | u8 [128][128]| u8 [tile_n][128]| u8 [scale_tiles] | u8 [n_tiles]           |
-    |              |                 | [512]            | [scale_tiles][512]     |
+    0              b_shared = 16384  sfa_shared             sfb_shared               copied_bytes
+    | A: codes     | B: codes        | scales of A          | scales of B                     |
+    | u8 [128][128]| u8 [tile_n][128]| u8 [scale_tiles][512]| u8 [n_tiles][scale_tiles][512]  |
 
-Codes are in the 128-byte swizzle. A tile of scales is [row % 32][row // 32][4], 128 rows by four
-along k; scale_tiles is 4 for nvfp4, 2 for mxfp4, 1 for mxfp8.
+Codes are in the 128-byte swizzle. A tile of scales, 512 bytes, is [row % 32][row // 32][4], 128
+rows by four along k; scale_tiles, along k, is 4 for nvfp4, 2 for mxfp4, 1 for mxfp8; n_tiles, along
+the rows of B, is tile_n / 128.
 
-Tensor memory, 128 lanes, in columns of 4 bytes::
+Tensor memory, 128 lanes, in columns of 4 bytes. Of B's tiles of scales those of one k are side by
+side here, as a product wants them, in shared memory those of 128 rows, as TMA brings them::
 
     0                        scales_tensor                                  of 512
     | sums, fp32             | stage 0 | ... | stages - 1, stage_columns each: |
@@ -26,13 +27,14 @@ Tensor memory, 128 lanes, in columns of 4 bytes::
     | row of D = lane        |   scales of B [scale_tiles][n_tiles], 4 each    |
 
 ``stages`` is 2 at least, so that one can be on its way while another is multiplied, and as many at
-most as fit into 227 KiB of shared memory; tensor memory would hold more:
+most as fit into 227 KiB of shared memory; tensor memory would hold more. The most:
 
     tile_n   nvfp4   mxfp4   mxfp8
     128          5       6       6
-    256          3       4       4     so not the default of 4 with nvfp4
+    256          3       4       4
 
-More stages are more bytes on their way and change nothing else.
+(The default, 4, must be changed for tile_n = 256 with nvfp4.) More stages are more bytes on their
+way, and columns of tensor memory for their scales; they change nothing else.
 """
 
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ EPILOGUE_WARPS = 4
 LOAD_WARP, MULTIPLY_WARP = 4, 5
 THREADS = 32 * (EPILOGUE_WARPS + 2)
 BOX_BYTES = 32 * STAGE_ROW  # of results: a warp's 32 rows, a row of the swizzle each
-ADDRESS_BYTES = 16  # of tensor memory's address, which takes four of them
+ADDRESS_BYTES = 16  # kept for tensor memory's address, 4 bytes, so that sizes stay multiples of 16
 # format -> (kind and scale vector size as in layout.tcgen05.KINDS, type of codes, type of scales)
 FORMATS = {
     "nvfp4": (("mxf4nvf4", "4X"), "e2m1", "e4m3"),
@@ -113,8 +115,8 @@ class Tcgen05Config:
         return self.kind.bits
 
     @property
-    def vectors(self):
-        """Scales of a row in a product (PTX: 4 of scale_vec::4X)."""
+    def scales_per_product(self):
+        """Of a row: 4, 2 or 1 (PTX: the 4 of scale_vec::4X)."""
         return self.kind.vectors
 
     @property
@@ -127,17 +129,23 @@ class Tcgen05Config:
         return RESULT_BYTES[self.result]
 
     def instruction_descriptor(self, scale_byte):
-        """Of a product whose scales, of A and of B, begin with that byte of their words."""
+        """The 32 bits of a product of 128 rows (M, the class's only one) whose scales, of A and of
+        B, begin with that byte of their words."""
         _, element, scale = FORMATS[self.format]
         return InstructionDescriptor(
-            self.tile_n, element, element, scale, scale_byte, scale_byte
+            n=self.tile_n,
+            a=element,
+            b=element,
+            scale=scale,
+            sfa_id=scale_byte,
+            sfb_id=scale_byte,
         ).encode(self.kind)
 
     @property
     def scale_byte_step(self):
         """What to add to an instruction descriptor for every byte that scales begin later: 1 in its
-        field of A's scales and 1 in that of B's, which may hold the kind's ``scale_ids``. 0 if
-        that is byte 0 alone."""
+        field of A's scales and 1 in that of B's. The bytes that they may begin with, the kind's
+        ``scale_ids``, are 0 and 2 for mxfp4, 0 to 3 for mxfp8; for nvfp4 0 only, and this is 0."""
         last = self.kind.scale_ids[-1]
         if last == 0:
             return 0
@@ -147,7 +155,7 @@ class Tcgen05Config:
     def scale_tiles(self):
         """Of A, or of 128 rows of B, in a stage, along k: four scales of each row. A product takes
         all four, or two or one of them."""
-        return PRODUCTS * self.vectors // TILE_BLOCKS
+        return PRODUCTS * self.scales_per_product // TILE_BLOCKS
 
     @property
     def scale_bytes(self):
@@ -167,8 +175,8 @@ class Tcgen05Config:
 
     @property
     def scales_tensor(self):
-        """Column behind the sums, where the scales of the stages begin: every stage has its own,
-        for nothing orders a copy after the products before it (``kernel``)."""
+        """Column behind the sums, where the scales of the stages begin: every stage has columns of
+        its own, for nothing orders a copy after the products before it (``kernel``)."""
         return self.accumulators * self.tile_n
 
     @property

@@ -1,4 +1,5 @@
-"""What others want to know of the kernel ``tcgen05``, beside it."""
+"""What others want to know of the kernel ``tcgen05``, beside it. What the fields mean:
+``language.definition.KernelDefinition``, ``language.about``."""
 
 import numpy as np
 
@@ -66,7 +67,9 @@ KERNEL = KernelDefinition(
         tile=lambda config: (TILE_M, config.tile_n),
         # profiled on the problem of the walk-through in experiments/12_blackwell
         demo=Demo(trace=(128, 384, 768), trace_sms=2, profile=(2048, 2048, 2048)),
-        machine_cost=0.0006,  # of a product, the time that so many instructions would take
+        # A tcgen05.mma is one instruction; for the PTX machine's time it counts as many as take as
+        # long.
+        machine_cost=0.0006,
         half_products=False,
         unmeasured=(
             "never: no GPU with these instructions was at hand; experiments/12_blackwell compares"

@@ -15,22 +15,25 @@ from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.nvfp4.tcgen05.config import STAGE_ROW
 
-PART_BYTES = 64  # of 32 halves, the first part of a row; a row of floats has no second part
+# Where in a row of 128 bytes the second part begins: behind 32 numbers of 16 bits. (A part is a
+# load of 32 columns; a row of float32 has one.)
+PART_BYTES = 64
 
 
 def output_verbs(lang, config):
     """-> namespace of device functions. ``store_tile(results, d_map, accumulator, tile, alpha,
     lane)``: a warp's 32 rows of a tile from tile.row, tile.column of D on; results: 4 KiB of shared
     memory for it alone, from a multiple of 1024 on; accumulator: the tensor memory address of its
-    first sum. ``wait_for_store()``: until this thread's copies to D have read shared memory.
-    """
+    first sum (lane << 16 | column: adding counts columns). ``wait_for_store()``: until this
+    thread's copies to D have read shared memory."""
     ptx, int32 = lang.ptx, lang.int32
     cfg = lang.constants(config)
     halves = config.result != "float32"
     boxes = config.tile_n // config.box_columns
-    parts = config.box_columns // 32  # loads of 32 columns that make a box: 2 of 16 bits, 1
+    parts = config.box_columns // 32  # loads of 32 columns that make a box: 2, of float32 1
     read_columns = ptx.tcgen05_ld_32x32b_f32(n=32)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
+    # (left, right) -> a register of two 16-bit numbers, left in the low half (PTX names it last)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
 
     @lang.device
@@ -51,9 +54,9 @@ def output_verbs(lang, config):
         else:
             ptx.st_shared_v4_f32(target, values)
 
-    # (32 values, address): 8 or 4 at a time, each 16 bytes behind the last
+    # (32 values, address): store_chunk of 8 or 4 at a time, each 16 bytes behind the last
     store_columns = for_each(lang, 32, 8 if halves else 4, store_chunk, 16)
-    # (32 values, factor) -> 32 values
+    # (32 values, factor) -> 32 values. (map_each hands its function tuples, here of one value.)
     times = map_each(lang, 32, 1, lang.device(lambda value, factor: (value[0] * factor,)))
 
     @lang.device
@@ -61,7 +64,8 @@ def output_verbs(lang, config):
         """The warp's 32 rows of a tile. When it returns, all of them have been loaded from tensor
         memory, which may be written again; the last copy to D may still be running."""
         for box in range(boxes):
-            if lane == 0:  # the copies are its own
+            # Before the box is written again; the copies are lane 0's.
+            if lane == 0:
                 wait_for_store()
             ptx.bar_warp_sync(ALL_LANES)
             for part in range(parts):
