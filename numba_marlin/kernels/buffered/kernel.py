@@ -9,11 +9,11 @@ j, t: 0 to 3; g: 0 to 7.) So a word is lane 4 g + t's share of two B fragments o
 nibbles 0, 4, 1, 5 and, 8 columns on, 2, 6, 3, 7. The scale of column n0 + c is in its group's row
 at n0 + 8 (c % 8) + c // 8: those of columns n and n + 8 are neighbours.
 
-Shared memory has two stages; tiles i of x and W (64 k) are in stage i % 2. ``cp.async.cg`` copies
-16 bytes from global memory and does not wait; a thread's copies from commit to commit are a group.
-Turn i of the main loop starts copying tiles i + 1 and commits; ``wait_group 1`` waits for all of
-the thread's groups but the newest, so for tiles i; syncthreads: for all threads' copies of them;
-the warps multiply stage i % 2, with scales read from global memory; syncthreads: all have read it,
+Shared memory has two stages; tiles i of x and W (64 k) are in stage i % 2. ``cp_async_16`` starts
+a copy from global memory, past L1; a thread's copies from one commit to the next are a group. Turn
+i of the main loop starts copying tiles i + 1 and commits; ``wait_group n=1`` waits for all of the
+thread's groups but the newest, so for tiles i; syncthreads: for all threads' copies of them; the
+warps multiply stage i % 2, and wait for scales from global memory; syncthreads: all have read it,
 turn i + 1 may copy tiles i + 2 there. S stages: S - 1 groups before the loop, turn i copies tiles
 i + S - 1, n = S - 1. S is 2 (one to fill, one to read) to 11 (of 4352 bytes, in 48 KiB if static).
 

@@ -10,7 +10,7 @@ compiler/language.py), compiles what it returns, and passes it the addresses of 
 
     a          [m, k] of ``dtype``; row i begins at element i * a_stride
     b          int32 [k / 16, n_packed * bits / 2]: codes. n_packed is n completed to a multiple of
-               64, by columns of zeros, which nobody reads here
+               64, by columns of weight 0, which nobody reads here
     c          [m, n] of ``dtype``, contiguous
     scales     [groups, n_packed] of ``scale_dtype``; FP4: words, see below
     zeros      int32 [groups, n_packed * bits / 32], or float16 [groups, n_packed]. None: every zero
@@ -24,7 +24,7 @@ compiler/language.py), compiles what it returns, and passes it the addresses of 
 
 These are the parameters in the order of the launch. Arrays are raw addresses (u64), 0 where there
 is none; numbers are int32 and count elements. x, qweight, y are called a, b, c in the other
-kernels over ``lang`` too, as in Marlin.
+kernels over ``lang`` too, after A, B, C of Marlin.
 
 **Work.** Thread threadIdx.x of block blockIdx.x makes output 128 * blockIdx.x + threadIdx.x of c,
 row by row; there are ceil(m n / 128) blocks, and threads past m n return. A thread adds up its
@@ -108,7 +108,7 @@ class GeneralConfig:
             )
         halves = ("float16", "bfloat16")
         allowed = {
-            "codes": CODES,
+            "codes": CODES,  # "integer", "e2m1"
             "dtype": halves,
             "scale_dtype": halves,
             "bits": (4, 8),
@@ -164,6 +164,7 @@ def make(lang, config):
                         + uint64(k_row) * uint64(16)
                         + uint64(k_inside),
                     )
+                    # uint32: places are computed in 32 bits (k_inside alone is Numba's int)
                     weight = load_code(b, k_row, uint32(k_inside), col, n_packed) - zero
                     total += activation * (weight if per_column else weight * scale)
             if per_column:
