@@ -22,7 +22,17 @@ over arrays, with ``from numba_marlin import ptx``, which has the same instructi
 ``cvta_to_shared(array, index)``: the address (uint64; uint32 in shared memory) of array[index], by
 the array's strides; index is an int or a tuple. A NAME may be a few instructions:
 ``both_low_f16x2(pair)`` is the low half of ``pair``, twice. ``numba_marlin.ptx`` says more. What
-follows about unsigned numbers and records holds for kernels over ``lang`` only.
+follows about unsigned numbers and records holds for kernels over ``lang`` only: in a plain kernel
+an instruction returns Numba's own uint32, uint64 or float32, or a tuple of them.
+
+**Order.** An instruction that accesses memory, copies, waits or is a barrier (any whose ``effects``
+in ptx/NAME.ptx are not "none" or "convergent") is volatile and clobbers memory. So it stays in
+order with all others, with ``cuda.syncthreads`` and with the elements of arrays that the kernel
+itself reads and writes, in plain kernels too. Loads are among these instructions.
+
+**Pairs.** In a register of two 16-bit numbers, the first in a call is in the low half:
+``cvt_rn_f16x2_f32(low, high)`` and ``cvt_rn_bf16x2_f32(low, high)`` (``pair_of`` in kernels) round
+two floats to such a pair. PTX itself names the high half first.
 
 **Unsigned numbers** follow the rules of C. The types ``uint32`` and ``uint64`` (of addresses, of
 what instructions return and of ``uint32(x)``) are not those of Numba. In Numba the sum of two

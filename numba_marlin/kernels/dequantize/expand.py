@@ -1,5 +1,5 @@
-"""Device verbs from a word of codes to 16-bit floats, for every type: what ``verbs.dequantize``
-does for float16 and 4 bits, and its relatives.
+"""Device verbs from a word of codes to 16-bit floats, for every type of integer codes: what
+``verbs.dequantize`` does for float16 and 4 bits, and its relatives.
 
 ``expand_verbs(lang, dtype, bits, origin)`` -> ``expand(word)``: a tuple of 16 / bits registers of
 two numbers of ``dtype``. Register r has code r of the word in its low half and code r + 16 / bits

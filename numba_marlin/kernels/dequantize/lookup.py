@@ -1,6 +1,12 @@
 """Device verbs that find one weight, one scale, one zero point in Marlin's order: the closed forms
-of ``formats.marlin_order``, for a kernel that wants to understand rather than to be fast.
+of ``formats.marlin_order``, for a kernel that is there to be understood (``general``, whose
+docstring has the same formulas read the other way, from the place to k and n).
 ``half_verbs`` reads and writes numbers of the 16-bit float types.
+
+A *piece* is 16 rows by 64 columns of W: 1024 codes, side by side in a row of b. (``marlin_order``
+calls it a block.) Its 64 columns are 8 *tiles* of 8, each multiplied by one ``mma.m16n8k16``, whose
+B fragment has in lane 4 g + t the codes of column g of the tile and of rows 2 t, 2 t + 1, 2 t + 8
+and 2 t + 9. A lane's words are side by side: 4 of 8 codes (two tiles each), or 8 of 4 codes.
 """
 
 MIDDLE = {4: 8, 8: 128}  # the zero point of symmetric weights
@@ -34,7 +40,7 @@ def weight_verbs(lang, config):
     scale_dtype and group_size as ``general`` has them."""
     ptx, uint64, int32, float32 = lang.ptx, lang.uint64, lang.int32, lang.float32
     bits, zeros, per_column = config.bits, config.zeros, config.group_size == -1
-    words_per_lane = bits  # of a block of 16 x 64: 4 with 8 codes, or 8 with 4 codes
+    words_per_lane = bits  # of a piece: 4 words of 8 codes, or 8 words of 4 codes
     last_code = (1 << bits) - 1
     middle = MIDDLE[bits]
     load_scale_value, _ = half_verbs(lang, config.scale_dtype)
@@ -42,13 +48,13 @@ def weight_verbs(lang, config):
 
     @lang.device
     def extract(address, word, number):
-        """Code ``number`` of a word."""
+        """Code ``number`` of a word: ``bits`` bits, from bit bits * number on."""
+        # a code is the same number signed and unsigned; the conversion used is that of int32
         return float32(int32(ptx.ld_global_b32(address + word * 4) >> (bits * number) & last_code))
 
     @lang.device
     def load_code(b, k_row, k_inside, col, n_packed):
-        """The code of W[16 * k_row + k_inside, col]: its lane holds 2 rows side by side, of each
-        half of the 16, in one column of each n8 tile."""
+        """The code of W[16 * k_row + k_inside, col]."""
         inside, tile = col % 64, col % 64 // 8
         lane = inside % 8 * 4 + k_inside % 8 // 2
         if bits == 4:  # a word serves two tiles
@@ -60,7 +66,10 @@ def weight_verbs(lang, config):
         return extract(b, uint64(k_row) * (bits // 2 * n_packed) + word, number)
 
     @lang.device
-    def load_scale(scales, group, col, n_packed):
+    def load_scale(scales, group, col, n_packed, k):
+        """Of a group, beside each other: those of column g of the 8 tiles, which a lane multiplies
+        its weights by. Of a column (group 0): those that a lane of the fast kernels multiplies its
+        sums by, columns 2 t and 2 t + 1 of 4 tiles. k is not used; ``lookup_fp4`` needs it."""
         inside = col % (32 if per_column else 64)
         if per_column:
             position = 8 * (inside % 8 // 2) + 2 * (inside // 8) + inside % 2
@@ -70,8 +79,8 @@ def weight_verbs(lang, config):
 
     @lang.device
     def load_zero(address, group, col, n_packed):
-        """Beside each other stand those of the 8 tiles, as floats or packed so that a dequantised
-        register holds two neighbours."""
+        """Beside each other: those of column g of the 8 tiles, as floats; or packed, so that each
+        register of the dequantised word holds those of two neighbouring tiles."""
         inside, tile = col % 64, col % 64 // 8
         if zeros is None:
             return float32(middle)

@@ -1,10 +1,11 @@
-"""Device verbs that several kernels share: from four bits to fp16.
+"""Device verbs from four bits to float16, for ``ampere``. (``tiled`` and ``buffered`` have the same
+written out; ``expand`` has it for all types, for ``decode`` and ``wgmma``.)
 
-``dequantize`` follows the trick of FasterTransformer as Marlin uses it: a nibble or-ed into the
+``dequantize`` follows the trick of FasterTransformer as Marlin uses it: a code q or-ed into the
 mantissa of 1024.0 (0x6400) *is* the number 1024 + q, so one ``lop3`` turns two nibbles into two
-halves, and one f16x2 instruction takes the offset off again, exactly: low nibbles (1024 + q) -
-1032, high nibbles (1024 + 16 q) / 16 - 72, both q - 8 with no rounding (all 2^16 half-words are
-tested).
+halves, and one f16x2 instruction takes the offset off again, exactly. Nibbles 0 and 4 are the
+lowest bits of their halves: (1024 + q) - 1032. Nibbles 1 and 5 are 4 bits higher:
+(1024 + 16 q) / 16 - 72. Both are q - 8 with no rounding (all 2^16 half-words are tested).
 """
 
 LOW_NIBBLES, HIGH_NIBBLES = 0x000F000F, 0x00F000F0

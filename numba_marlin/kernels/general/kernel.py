@@ -1,41 +1,77 @@
 """The kernel for every type there is: a thread per output, with no idea about how to make it fast.
-It takes the problems that the other kernels refuse (``Takes.refusals``), as a last resort. Launch
-it by ``nm.matmul(x, p, kernel="general")``: that builds it with ``compiler.build``, which calls
-``make`` with its ``lang`` (``compiler/language.py``), and passes the addresses.
+It takes the problems that other kernels refuse, as a last resort (a kernel's ``takes``, a ``Takes``
+of kernels/language/definition.py, says what it refuses). To launch it: ``nm.matmul(x, p,
+kernel="general")``, with p of any kind: ``nm.pack(nm.quantize(w, bits=8, symmetric=False))``, or
+FP4 of a checkpoint. matmul checks sizes and types, calls ``make`` (``lang`` is the language of
+compiler/language.py), compiles what it returns, and passes it the addresses of the arrays.
 
     c[row, col] = bias[col] + sum over k of
         a[row, k] * (code[k, col] - zero[group, col]) * scale[group, col],  group = k // group_size
 
-Thread threadIdx.x of block blockIdx.x makes output 128 * blockIdx.x + threadIdx.x of c, row by row;
-there are ceil(m n / 128) blocks, and threads past m n return. Its fp32 sum takes k after k, nobody
-else adds (every run gives the same), then bias, and is rounded to ``dtype``. A scale per column
-(group_size -1) multiplies the sum, not each weight. No shared memory, no stages: codes, scales and
-activations are read from global memory when they are used, scales and zeros once for 16 k, although
-a group may be longer.
-
-Parameters, in the order of the launch. Arrays are raw addresses (u64), 0 where there is none; sizes
-are int32 and count elements.
-
     a          [m, k] of ``dtype``; row i begins at element i * a_stride
-    b          int32 [k / 16, n_packed * bits / 2], n_packed being n completed to a multiple of 64
+    b          int32 [k / 16, n_packed * bits / 2]: codes. n_packed is n completed to a multiple of
+               64, by columns of weight 0, which nobody reads here
     c          [m, n] of ``dtype``, contiguous
     scales     [groups, n_packed] of ``scale_dtype``; FP4: words, see below
-    zeros      int32 [groups, n_packed * bits / 32], or float16 [groups, n_packed], if there are any
+    zeros      int32 [groups, n_packed * bits / 32], or float16 [groups, n_packed]. None: every zero
+               is 8 (4 bits), 128 (8 bits) or 0 (FP4)
     bias       [n] of ``dtype``
-    m, n, k    m is any number, n a multiple of 8, k of 16 and of group_size (FP4: group_size may
-               end past k). ``pack`` and ``Takes`` check that.
+    m, n, k    m is any number; n is a multiple of 8 (that is the format's rule, not the kernel's);
+               k is a multiple of 16 and of group_size; FP4: of 16, and the last group may end
+               beyond k. ``pack`` and ``takes`` (declare.py) check that
     a_stride   elements from one row of a to the next
     factors    FP4 only: float32 [n_packed]
 
-Where a code, scale or zero stands in Marlin's order: ``kernels/dequantize/lookup.py``, whose
-``weight_verbs`` are used here (``formats/marlin_order.py`` derives it). Scales of group_size -1
-stand in an order of 32 columns, all others, and float16 zeros always, in one of 64.
+These are the parameters in the order of the launch. Arrays are raw addresses (u64), 0 where there
+is none; numbers are int32 and count elements. x, qweight, y are called a, b, c in the other
+kernels over ``lang`` too, after A, B, C of Marlin.
 
-FP4 (codes "e2m1"): code(k, col) is the FP4 number and scale its scale, each in a unit of a power of
-two (bfloat16: subnormal fp32, which is not flushed to zero) that the column's factor undoes; zero
-is 0. Scales are words [n_packed / 64, ceil(k / 32), 8, 4 or 2], addressed with k, where the others'
-rows are n_packed apart. Number 2 (col % 8) + col // 8 % 2 of every 16 factors multiplies column
-col's sum (``lookup_fp4``, layout in ``formats/fp4_marlin.py``; its bits, ``formats/fp4_words.py``).
+**Work.** Thread threadIdx.x of block blockIdx.x makes output 128 * blockIdx.x + threadIdx.x of c,
+row by row; there are ceil(m n / 128) blocks, and threads past m n return. A thread adds up its
+output alone, in fp32, k after k, then applies scale (if there is one per column) and factor, adds
+the bias, and rounds once to ``dtype``. So every run gives the same bits. There is no shared memory,
+and nothing is in flight: all is read from global memory when it is used, scale and zero once for 16
+rows of W, although a group may be longer. State of the main loop: ``total``, the sum; ``scale`` and
+``zero``, of the current group and col; ``k_row``, which counts rows of b (16 rows of W each);
+``k_inside``, which counts rows of W in one.
+
+**Codes** are in Marlin's order, that of B fragments of ``mma.m16n8k16`` (formats/marlin_order.py
+derives it; ``load_code`` in kernels/dequantize/lookup.py goes from k, n to the place). Code W[k, n]
+is in row k0 / 16 of b. k0 is a multiple of 16, n0 of 64; g: 0 to 7; t, j: 0 to 3; h: 0, 1:
+
+    4 bits: word 2 n0 + 4 (4 g + t) + j, nibble p:      k = k0 + 2 t + p // 4 + 8 (p % 2)
+                                                        n = n0 + 16 j + g + 8 (p // 2 % 2)
+    8 bits: word 4 n0 + 8 (4 g + t) + 2 j + h, byte p:  k = k0 + 2 t + p // 2 + 8 (p % 2)
+                                                        n = n0 + 16 j + g + 8 h
+    FP4:    as 4 bits, but the bits of the eight codes of a word are permuted, for float16 in
+            another way than for bfloat16: tables in kernels/dequantize/expand_fp4.py
+
+**Scales** of a group are in one row. That of column n0 + c, c = 0 to 63, is at n0 + 8 (c % 8) +
+c // 8. A scale per column (group_size -1) multiplies the sum, not each weight, and is in another
+order: that of column n1 + c, n1 a multiple of 32, c = 0 to 31, is at n1 + 8 (c % 8 // 2) +
+2 (c // 8) + c % 2, because a lane of the fast kernels has the sums of columns 2 t and 2 t + 1 of
+each 8.
+
+**Zeros** as float16 are in the order of group scales, of group_size -1 too. As integers they are
+packed, 64 columns in 8 words (4 bits) or 16 (8 bits). The zero of column n0 + g + 8 i, i = 0 to 7:
+
+    4 bits: word n0 / 8 + g, nibble i // 2 + 4 (i % 2)
+    8 bits: word n0 / 4 + 2 g + i // 4, byte i % 4 // 2 + 2 (i % 2)
+
+**FP4** (codes "e2m1"; kernels/dequantize/lookup_fp4.py, layout in formats/fp4_marlin.py). A weight
+is code * scale * global scale. What is read are numbers of ``dtype`` in units of a power of two:
+
+    code      float16: in units of 2**-14; bfloat16: of 2**-126, where the code 0.5 is a subnormal
+              number, in fp32 too. Nothing here flushes subnormals to zero
+    scale     float16: as it is stored; bfloat16: that times 2**112. It is stored in a unit of its
+              own (formats/fp4_marlin.py), as eight bits "e5m3": a float16 without its sign and its
+              last seven bits. Words [n_packed / 64, ceil(k / 32), 8, s]. group_size 16: s = 4, and
+              word [n // 64, k // 32, n % 8, n % 64 // 16] has the scales of columns n and n ^ 8
+              (n % 16 < 8 in the low half), first of the rows with k % 32 < 16, then of the others.
+              group_size 32: s = 2, and word [n // 64, k // 32, n % 8, n % 64 // 32] has those of
+              the columns with n % 32 // 8 = 0, 1, then 2, 3
+    factors   the global scale and what undoes these units. It multiplies the sum of column col and
+              is number col // 16 * 16 + 2 (col % 8) + col % 16 // 8
 """
 
 from dataclasses import dataclass
@@ -50,9 +86,10 @@ THREADS = 128
 @dataclass(frozen=True)
 class GeneralConfig:
     """group_size: weights along k that share a scale, a multiple of 16; -1: one scale per column.
-    dtype: of activations, bias and result; scale_dtype: of scales; bits: of a code; zeros: None,
-    "integer" (packed like codes) or "float16"; bias: whether one is added; codes: "integer", or
-    "e2m1" for block-scaled FP4 in groups of 16 or 32, whose scale_dtype is "e5m3".
+    dtype: of activations, bias and result, "float16" or "bfloat16"; scale_dtype: of scales, one of
+    these; bits: of a code, 4 or 8; zeros: None, "integer" (packed codes) or "float16"; bias:
+    whether one is added; codes: "integer", or "e2m1" for block-scaled FP4 in groups of 16 or 32,
+    whose scale_dtype is "e5m3" (five bits of exponent, three of significand, no sign).
     """
 
     group_size: int = 128
@@ -71,7 +108,7 @@ class GeneralConfig:
             )
         halves = ("float16", "bfloat16")
         allowed = {
-            "codes": CODES,
+            "codes": CODES,  # "integer", "e2m1"
             "dtype": halves,
             "scale_dtype": halves,
             "bits": (4, 8),
@@ -93,44 +130,43 @@ def make(lang, config):
     cuda = lang.cuda
     uint32, uint64, float32 = lang.uint32, lang.uint64, lang.float32
     per_column, has_bias = config.group_size == -1, config.bias
-    # rows of packed words, each 16 rows of W, that share a scale
+    # k16 rows (rows of b, each 16 rows of W) that share a scale; not used with a scale per column
     group_k16_rows = 0 if per_column else config.group_size // 16
     load, store = half_verbs(lang, config.dtype)
     fp4 = config.codes == "e2m1"
     if fp4:
         load_code, load_scale, load_factor = lookup_fp4.weight_verbs(lang, config)
-        load_zero = lang.device(lambda address, group, col, n_packed: float32(0))
+        load_zero = lang.device(lambda zeros, group, col, n_packed: float32(0))
     else:
         load_code, load_scale, load_zero = weight_verbs(lang, config)
-        load_factor = lang.device(lambda address, col: float32(1))
+        load_factor = lang.device(lambda factors, col: float32(1))  # never called
 
     def general(a, b, c, scales, zeros, bias, m, n, k, a_stride, factors):
-        # in 64 bits, for m n may be more than 2**32
+        # in 64 bits, for m n may be more than 2**32; row and col, less than 2**31, need only 32
         output = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
         row = uint32(output // uint64(n))
         col = uint32(output % uint64(n))
         if row < uint32(m):
             n_packed = (uint32(n) + 63) // 64 * 64
             total = float32(0)
-            # what the distance between rows of scales depends on: FP4's on k, the others' on n
-            columns_or_rows = uint32(k) if fp4 else n_packed
-            scale = load_scale(scales, 0, col, columns_or_rows)
+            # of group 0: with a scale per column the only one, otherwise to be loaded again below
+            scale = load_scale(scales, 0, col, n_packed, uint32(k))
             zero = load_zero(zeros, 0, col, n_packed)
             for k_row in range(uint32(k) // 16):
                 if not per_column:  # once per 16 k, whatever the group's length: simple, not fast
-                    scale = load_scale(
-                        scales, uint32(k_row) // uint32(group_k16_rows), col, columns_or_rows
-                    )
-                    zero = load_zero(zeros, uint32(k_row) // uint32(group_k16_rows), col, n_packed)
-                for inside in range(16):
-                    x = load(
+                    group = k_row // group_k16_rows
+                    scale = load_scale(scales, group, col, n_packed, uint32(k))
+                    zero = load_zero(zeros, group, col, n_packed)
+                for k_inside in range(16):
+                    activation = load(
                         a,  # in elements; 64 bits, as row * a_stride may not fit 32
                         uint64(row) * uint64(a_stride)
                         + uint64(k_row) * uint64(16)
-                        + uint64(inside),
+                        + uint64(k_inside),
                     )
-                    weight = load_code(b, uint32(k_row), uint32(inside), col, n_packed) - zero
-                    total += x * (weight if per_column else weight * scale)
+                    # uint32: places are computed in 32 bits (k_inside alone is Numba's int)
+                    weight = load_code(b, k_row, uint32(k_inside), col, n_packed) - zero
+                    total += activation * (weight if per_column else weight * scale)
             if per_column:
                 total *= scale
             if fp4:

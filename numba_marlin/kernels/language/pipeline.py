@@ -1,5 +1,6 @@
 """A ring of shared-memory stages between one warp that fills them (the producer) and the warps that
-use them up (the consumers), guarded by mbarriers: the verbs of both sides.
+use them up (the consumers), guarded by mbarriers: the verbs of both sides. (For the kernels with
+specialised warps; ``buffered`` and ``ampere`` guard stages by commit groups and syncthreads.)
 
 Every stage has two barriers. *full*: the producer's arrivals are in and all bytes that it announced
 have come. *empty*: all consumers are done with the stage. A barrier completes one phase per round

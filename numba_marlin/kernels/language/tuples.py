@@ -1,5 +1,13 @@
 """Device verbs over tuples of registers, cut into pieces at compile time: accumulators never see an
-array, nor an index at run time.
+array, nor an index at run time. (For kernels with wide accumulators, ``wgmma`` and those of
+kernels/nvfp4; the others do not use it.)
+
+    for_each       a verb that returns nothing, for each piece of a tuple
+    map_each       a verb that returns a tuple, for each piece; the results joined to one tuple
+    numbered_each  for_each, with a verb of its own for each piece
+    numbered       map_each, with a verb of its own for each piece
+    together       map_each over two tuples at a time
+    repeat         a tuple of the results of ``width`` calls
 
 A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other, from
 the first to the last: ``for_each(lang, width, piece, verb, stride)`` makes a device function of
@@ -8,21 +16,21 @@ the first to the last: ``for_each(lang, width, piece, verb, stride)`` makes a de
     for i in range(width // piece):
         verb(values[i * piece : (i + 1) * piece], where + i * stride)
 
-``where`` is an address, say, and ``stride`` bytes, or a function: the sum of the strides of that
-many first pieces. With stride 0 ``where`` may have any type, a record too, and every piece gets it
-as it is; a verb that does not need it is given a 0. (Tuples are halved again and again, since
-Numba unrolls no loop over slices of a tuple. ``number`` has no effect.)
+So a verb gets a tuple even where ``piece`` is 1: ``value[0]`` is its one value. ``where`` is an
+address, say, and ``stride`` the bytes from piece to piece. With stride 0 ``where`` may have any
+type, a record too, and every piece gets it as it is; a verb that does not need it is given a 0.
+(Tuples are halved again and again, since Numba unrolls no loop over slices of a tuple.)
 """
 
 
-def for_each(lang, width, piece, verb, stride=0, number=None):
+def for_each(lang, width, piece, verb, stride=0):
     """-> device function (values, where), for a verb that returns nothing."""
     if width == piece:
         return verb
-    half, moved = _halve(lang, width, piece, stride, number)
+    half, moved = _halve(lang, width, piece, stride)
     first, second = (
-        for_each(lang, half, piece, verb, stride, number),
-        for_each(lang, width - half, piece, verb, stride, number),
+        for_each(lang, half, piece, verb, stride),
+        for_each(lang, width - half, piece, verb, stride),
     )
 
     @lang.device
@@ -33,14 +41,14 @@ def for_each(lang, width, piece, verb, stride=0, number=None):
     return both
 
 
-def map_each(lang, width, piece, verb, stride=0, number=None):
+def map_each(lang, width, piece, verb, stride=0):
     """-> device function (values, where) that returns the verb's tuples, joined to one."""
     if width == piece:
         return verb
-    half, moved = _halve(lang, width, piece, stride, number)
+    half, moved = _halve(lang, width, piece, stride)
     first, second = (
-        map_each(lang, half, piece, verb, stride, number),
-        map_each(lang, width - half, piece, verb, stride, number),
+        map_each(lang, half, piece, verb, stride),
+        map_each(lang, width - half, piece, verb, stride),
     )
 
     @lang.device
@@ -121,11 +129,11 @@ def repeat(lang, width, verb):
     return more
 
 
-def _halve(lang, width, piece, stride, number):
+def _halve(lang, width, piece, stride):
     if width % piece:
         raise ValueError(f"width={width} must be a multiple of piece={piece}")
     pieces = (width // piece + 1) // 2
-    skipped = stride(pieces) if callable(stride) else pieces * stride
+    skipped = pieces * stride
 
     @lang.device
     def same(where):

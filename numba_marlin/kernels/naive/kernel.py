@@ -1,34 +1,38 @@
 """The first kernel of the ladder (README.md): one thread per output. It shows what the product is,
-with no idea about how to make it fast: 1333 us on an H200, for 16 rows of x times 4096 x 4096
-weights in groups of 128 (cold L2, experiments/18_ladder). Next: ``tiled``, ``buffered``.
+with no idea about how to make it fast: 1333 us on an H200 (m 16, n and k 4096, groups of 128; cold
+L2, experiments/18_ladder). Next: ``tiled``, ``buffered``. Files are named from the repository's
+root, kernels by their folder in numba_marlin/kernels.
 
     y[row, col] = sum over k of x[row, k] * (code[k, col] - 8) * scale[k // group_size, col]
 
-    x, y      float16 [m, k] and [m, n]; m is any number
+    x, y      float16 [m, k] and [m, n]
     qweight   int32 [k / 16, 2 n]: 4-bit codes, eight to a word, in the order of the Marlin format
     scales    float16 [groups, n], where group_size = k / groups, in Marlin's order
 
-To try it, copy this file to a notebook and run this after it. It needs a GPU of compute capability
-8.0 or more and, by ``pip install -e '.[cu13]'`` in a checkout, numba-cuda 0.30 or newer (which is
-then what ``from numba import cuda`` gives) and numba_marlin, to quantise and pack the weights.
+The kernel needs n to be a multiple of 64, k of 16, and group_size to divide k; the format needs
+group_size to be a multiple of 16. m is any number: indices have 64 bits. There must be two groups
+or more: the scales of a single group are in another order (numba_marlin/kernels/dequantize/
+lookup.py, ``load_scale``), and the result would be wrong. A launch checks nothing of this. ``pack``
+and ``nm.matmul(x, p, kernel="naive")`` do (``takes`` in declare.py); the latter launches this code.
+
+To try it, run ``pip install -e '.[cu13]'`` in a checkout of the repository (cu12 if the driver is
+for CUDA 12). That installs numba_marlin, which quantises and packs the weights, and numba-cuda 0.30
+or newer, which replaces the ``numba.cuda`` that Numba brings. The GPU must have compute capability
+8.0 or more (the package's limit, not this kernel's). Copy this file to a notebook, then run:
 
     import numba_marlin as nm
     m, n, k, threads = 16, 256, 512, 128
     x = np.random.randn(m, k).astype(np.float16)
-    p = nm.pack(nm.quantize(np.random.randn(k, n).astype(np.float32), group_size=128))
+    w = np.random.randn(k, n).astype(np.float32)
+    p = nm.pack(nm.quantize(w, group_size=128))  # 4 bits, as above: p.qweight, p.scales
     y = np.empty((m, n), np.float16)
     naive[(m * n + threads - 1) // threads, threads](x, p.qweight, p.scales, y)
-    wanted = x.astype(np.float32) @ nm.dequantize(p, np.float32)
-    np.testing.assert_allclose(y, wanted, rtol=0.001, atol=0.05)
+    wanted = x @ nm.dequantize(p, np.float32)  # (code - 8) * scale, exact; product in float32
+    np.testing.assert_allclose(y, wanted, rtol=0.001, atol=0.05)  # y is rounded to float16
 
 These are NumPy arrays: Numba copies them to the GPU and back (and warns that this is slow). Arrays
 on the device (``cuda.to_device``, CuPy, torch) do as well. Without a GPU, ``nm.matmul(x, p,
-"emulator", kernel="naive")`` runs the kernel on this package's PTX emulator.
-
-The launch checks nothing, ``nm.matmul`` does (declare.py): k and group_size must be multiples of
-16, n of 64, group_size a divisor of k and less than k. Of a single group (one scale per column)
-Marlin keeps the scales in another order (``load_scale`` of kernels/dequantize/lookup.py), and this
-kernel would take the wrong ones without a word.
+backend="emulator", kernel="naive")`` runs the package's copy of this file on its PTX emulator.
 
 The one thing to learn here is where Marlin keeps a weight. W [k, n] is cut into pieces of 16 x 64
 weights, 128 words each. That of rows k0 to k0 + 15 and columns n0 to n0 + 63 is in row k0 / 16 of
@@ -39,12 +43,15 @@ holds eight codes; nibble p (bits 4 p to 4 p + 3) is the code of weight [k, n],
     k = k0 + 2 * (lane % 4) + p // 4 + 8 * (p % 2)
     n = n0 + 16 * j + lane // 4 + 8 * (p // 2 % 2)
 
-because that is what a lane of the tensor core's ``mma.m16n8k16`` multiplies (``tiled`` uses it);
-``code_of`` is the same read backwards. Scales are permuted for the same reason: that of column
-n0 + c, c = 0 to 63, stands at place n0 + 8 * (c % 8) + c // 8 of its group's row.
+because these are a lane's B fragments of the tensor core's ``mma.m16n8k16`` (``tiled`` uses it) for
+8 columns (register 0: nibbles 0, 4; register 1: 1, 5) and the next 8 (2, 6; 3, 7). ``code_of`` is
+the same read backwards. Scales are permuted for the same reason: that of column n0 + c, c = 0 to
+63, stands at place n0 + 8 * (c % 8) + c // 8 of its group's row.
 
-Every sum is one thread's, in fp32, in the order of k: the same result in each run. There is no
-shared memory, and nothing is in flight. Eight neighbouring threads read words 64 bytes apart.
+Every sum is one thread's, in fp32, in the order of k: the same result in each run. Weights are fp32
+as well; ``tiled`` and ``buffered`` round them to float16, so their last bits differ. There is no
+shared memory, and nothing is in flight. Of qweight, a warp (32 columns) uses 16 words at a time,
+two of each of 8 sectors of 32 bytes: a quarter of what is fetched.
 """
 
 import numpy as np
@@ -57,7 +64,7 @@ def code_of(qweight, k, n):
     lane = n % 8 * 4 + k // 2 % 4  # n % 8 is lane // 4, and k // 2 % 4 is lane % 4
     nibble = k // 8 % 2 + 2 * (n // 8 % 2) + 4 * (k % 2)
     word = qweight[k // 16, n // 64 * 128 + 4 * lane + n // 16 % 4]
-    return (word >> (4 * nibble)) & 15
+    return (word >> (4 * nibble)) & 15  # word is signed: the mask removes the copies of its sign
 
 
 @cuda.jit
@@ -68,11 +75,11 @@ def naive(x, qweight, scales, y):
     row, col = output // n, output % n
     if row >= m:  # a thread of the last thread block, past the end of y
         return
-    total = np.float32(0)
+    total = np.float32(0)  # of the rows of W before k
     for group in range(scales.shape[0]):
-        # inside its 64 columns, col stands at 8 * (col % 8) + col // 8 % 8
+        # of this group and col; inside its 64 columns, col stands at 8 * (col % 8) + col // 8 % 8
         scale = np.float32(scales[group, col // 64 * 64 + 8 * (col % 8) + col // 8 % 8])
-        for k in range(group * group_size, (group + 1) * group_size):
+        for k in range(group * group_size, (group + 1) * group_size):  # k: row of W
             weight = np.float32(code_of(qweight, k, col) - 8) * scale
             total += np.float32(x[row, k]) * weight
     y[row, col] = total  # rounded to float16 here
