@@ -222,19 +222,28 @@ def compare_builds(args):
 
     with tempfile.TemporaryDirectory() as folder:
         made = built((args.before, HERE.parent.parent), sorted(wanted), folder)
-    rows = []
-    for (kernel, config, target), pair in made.items():
-        if None in pair or [*pair[0].parameters] != [*pair[1].parameters]:
-            continue
-        row = {"kernel": kernel, "config": config, "target": target}
-        for name, build in zip(("_before", ""), pair):
-            row["instructions" + name] = instructions(build)
-            row["registers" + name] = build.resources.registers
-            row["spills" + name] = build.resources.spill_stores
-        rows.append(row | {"assembler": pair[1].resources.assembler})
+    comparable = {
+        what: pair
+        for what, pair in made.items()
+        if None not in pair and [*pair[0].parameters] == [*pair[1].parameters]
+    }
+    # a disassembler in a process of its own for each
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        rows = list(pool.map(compared, comparable.items()))
     BUILDS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     left_out = len(wanted) - len(rows)
     print(f"{len(wanted)} builds, {left_out} of them left out: not in both, or other parameters")
+
+
+def compared(what_and_pair):
+    """-> a row of builds.jsonl, of ((kernel, configuration, target), (before, now))."""
+    (kernel, config, target), pair = what_and_pair
+    row = {"kernel": kernel, "config": config, "target": target}
+    for name, build in zip(("_before", ""), pair):
+        row["instructions" + name] = instructions(build)
+        row["registers" + name] = build.resources.registers
+        row["spills" + name] = build.resources.spill_stores
+    return row | {"assembler": pair[1].resources.assembler}
 
 
 def newest():

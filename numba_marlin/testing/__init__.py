@@ -44,8 +44,8 @@ the kit finds.
   exact problems with them
 - ``exact``: ``exact_problem`` and its strategy: products with one correct result, bit for bit
 - ``schedules``: interleavings of a run on the PTX machine
-- ``launches``, ``operands``, ``trials``: the package's own kernels on the PTX machine with every trap
-  set; products of two block-scaled operands; the small problems that each kernel declares
+- ``launches``, ``operands``, ``trials``: the package's own kernels on the PTX machine with every
+  trap set; products of two block-scaled operands; the small problems that each kernel declares
 - ``packing``, ``kernels``, ``pipelines``: the checks, and the tests made of them. A new kind of
   thing to fuzz is a new module beside them.
 
