@@ -57,7 +57,7 @@ ROW_BYTES = STEP_K // 2
 SCALE_BLOCK = 16  # elements along k that share a scale
 BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
 SCALE_ROWS = 128
-SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 128 rows by 4 blocks each
+SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 4 scale blocks a row
 SCALE_MAP_WIDTH = SCALE_BYTES // 8  # their width in the scales' tensor map, which counts 8 bytes
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: where a 128-byte swizzle begins to repeat
 # bytes that a thread block can have, 232448
@@ -94,7 +94,7 @@ class BlockScaledConfig:
     #: stages of B as fp16 in shared memory, 64 of k each
     expanded_stages: int = 3
     #: tiles are numbered down group_m row tiles, then the same rows of the next column tile, and so
-    #: on (``tile_order``), so that blocks at work at one time share rows and columns in L2
+    #: on (``tile_order``), so that thread blocks at work at one time share rows and columns in L2
     group_m: int = 8
     #: type of D, one of RESULTS
     result: str = "float16"

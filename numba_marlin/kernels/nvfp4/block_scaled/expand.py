@@ -104,11 +104,11 @@ def expand_verbs(lang, config, schedule, packed, expanded):
     RowStep = lang.record("RowStep", "shares scale_pairs")
 
     @lang.device
-    def scales_of(word):
-        """Four e4m3 codes -> two f16x2"""
+    def scales_of(codes):
+        """Four e4m3 codes of a 32-bit register -> two f16x2"""
         return (
-            ptx.cvt_rn_f16x2_e4m3x2(uint16(word & 0xFFFF)),
-            ptx.cvt_rn_f16x2_e4m3x2(uint16(word >> 16)),
+            ptx.cvt_rn_f16x2_e4m3x2(uint16(codes & 0xFFFF)),
+            ptx.cvt_rn_f16x2_e4m3x2(uint16(codes >> 16)),
         )
 
     @lang.device

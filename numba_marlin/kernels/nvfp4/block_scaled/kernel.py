@@ -26,8 +26,8 @@ then has n/2 columns). The host refuses all others with ValueError before it lau
 *Tails* are computed: loads bring zeros for what lies outside A, B and their scales and count its
 bytes too; stores leave out what lies outside D (``epilogue``).
 *Padding of scales must not be NaN* (0x7f, 0xff) if k % 64 = 32. A 128x4 tile has four scale blocks,
-64 of k: with k = 96, blocks 4 and 5 are in the second tile, which also has bytes for blocks 6 and
-7, and loads bring those bytes. The codes they belong to arrive as zeros, but 0 * NaN is NaN, and a
+64 of k: with k = 96, scale blocks 4 and 5 are in the second tile, which also has bytes for 6 and 7,
+and loads bring those bytes. The codes they belong to arrive as zeros, but 0 * NaN is NaN, and a
 whole row or column of D would be. ``api.block_scaled_matmul`` writes zeros there for arrays on the
 host and asks for zeros on a device. All other padding may contain anything: what is computed with
 it is not stored.
@@ -149,7 +149,7 @@ def make(lang, config):
 
     Sizes = lang.record("Sizes", "m n k")
 
-    # warpgroup in the block, warp in the warpgroup, lane in the warp
+    # warpgroup in the thread block, warp in the warpgroup, lane in the warp
     Thread = lang.record("Thread", "warpgroup warp lane")
 
     # A place is (stage, parity), where a role stands in a ring (``pipeline``): here an mma warp's,
@@ -186,6 +186,9 @@ def make(lang, config):
 
     @lang.device
     def multiply_tiles(shared, outputs, sizes):
+        """The mma warps: tile after tile, main loop and epilogue. State: number: the tile;
+        tile_place, places, source_place: in the rings of tile numbers, of packed and expanded
+        stages, and of C."""
         thread, steps = thread_of(ptx.tid_x()), schedule.counts(sizes).steps
         places = Places(packed.consumer_start(), expanded.consumer_start())
         source_place = source.consumer_start()

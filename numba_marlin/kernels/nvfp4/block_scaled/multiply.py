@@ -128,14 +128,14 @@ def multiply_verbs(lang, config, packed, expanded):
 
     # A
 
-    def load_block(block):
-        """-> device function (a zero, ``Reader``) -> (``Share`` of m64 block ``block``,)"""
+    def load_m64(m64):
+        """-> device function (a zero, ``Reader``) -> (``Share`` of m64 block ``m64``,)"""
 
         @lang.device
         def load(unused, reader):
             stage, thread = reader
             g, t = thread.lane // 4, thread.lane % 4
-            row = (thread.warpgroup * cfg.m64_blocks + block) * 64 + thread.warp * 16 + g
+            row = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16 + g
             address = stage + row * ROW_BYTES + t * 16
             # Of scale blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``load`` has the
             # formula. Row + 8 is 8 * 16 bytes on: row mod 16 is g, so row mod 32 is below 24.
@@ -158,7 +158,7 @@ def multiply_verbs(lang, config, packed, expanded):
 
         return load
 
-    load_shares = numbered(lang, m64_blocks, 1, load_block)
+    load_shares = numbered(lang, m64_blocks, 1, load_m64)
     # ``numbered`` cuts a tuple of values, an element for each of its verbs: here of zeros
     zeros = repeat(lang, m64_blocks, lang.device(lambda: 0))
 

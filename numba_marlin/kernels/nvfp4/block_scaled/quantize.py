@@ -13,9 +13,10 @@ numbers, of an MX block eight; two shuffles give all four lanes of a row the lar
 Hopper has no conversion to e2m1: its numbers with exponent e = 0, 1 or 2 are multiples, *steps*, of
 2**(e - 1) (those below 1 too, of 2**-1), and adding 2**(22 + e), whose last bit is worth that,
 rounds to one, once and to nearest even, and leaves the count of steps in the low bits: with e = 1,
-3.2 + 2**23 is 2**23 + 3, three steps of 1 (``e2m1_code`` goes on). Codes of v = 0 .. 3
-are then exchanged among the four lanes, so that lane t has all of v = t, 8 codes, 4 bytes (FP8: 8),
-and the four lanes write 16 (32) contiguous bytes of a row.
+3.2 + 2**23 is 2**23 + 3, three steps of 1 (``e2m1_code`` goes on).
+
+Codes of v = 0 .. 3 are then exchanged among the four lanes, so that lane t has all of v = t, 8
+codes, 4 bytes (FP8: 8), and the four lanes write 16 (32) contiguous bytes of a row.
 """
 
 from numba_marlin.kernels.language.tuples import numbered_each
