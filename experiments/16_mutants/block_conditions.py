@@ -287,7 +287,7 @@ def either_of_two_warps(cell, program, branch):
 def scales_in_the_padding(cell, program, branch):
     """Around nothing but stores of scales, in a configuration whose tiles are no larger than those
     that scales are padded to: 128 rows by 64 columns."""
-    padded = cell.config.kind == "blocks" and (cell.config.tile_m, cell.config.d_tile_n) == (
+    padded = cell.config.kind == "scaled" and (cell.config.tile_m, cell.config.d_tile_n) == (
         128,
         64,
     )

@@ -28,7 +28,7 @@ from numba_marlin.kernels.nvfp4.block_decode.config import (
     PITCH,
     WARP_COLUMNS,
 )
-from numba_marlin.kernels.nvfp4.block_scaled.epilogue import activation_verb
+from numba_marlin.kernels.nvfp4.block_scaled.finish import activation_verb
 
 VECTORS = COLUMNS // 4  # of a token, four columns each
 CONSUMER_BARRIER = 1  # a named barrier; 0 is that of syncthreads

@@ -1,4 +1,5 @@
-"""Which tiles the block-scaled kernel gets for a problem: those whose waves end first."""
+"""Which tiles the block-scaled kernel gets for a problem: those whose waves end first (a wave: as
+many tiles as SMs)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from numba_marlin.kernels.nvfp4 import choice
 from numba_marlin.kernels.nvfp4.block_scaled.config import RESULTS, BlockScaledConfig
 from numba_marlin.problems import BlockProblem
 
-# (tile_m, tile_n): time of a tile relative to that of the first, and its rings. Measured on an H200
+# (tile_m, tile_n): time of a tile relative to that of the first; packed stages; expanded stages.
+# Measured on an H200
 # at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
 TILES = {(256, 128): (1.0, 4, 3), (128, 128): (0.69, 4, 4), (128, 64): (0.59, 4, 4)}
 
@@ -43,6 +45,9 @@ def configurations(problem: BlockProblem, device: Device) -> list[BlockScaledCon
 
 
 def invariant_configurations(problem: BlockProblem, device: Device) -> list[BlockScaledConfig]:
+    """None: the batch-invariant mode (``heuristics.invariance``) is for packed weights, and
+    ``BlockProblem.batch_invariant`` is always False. The order of sums would be no obstacle, it is
+    one for all configurations (``kernel``)."""
     return []
 
 

@@ -2,21 +2,22 @@
 from it. Pure.
 
 Shared memory, from a base that is a multiple of 1024 (offsets in bytes, for the default
-configuration; names are those of the properties that say where a part begins):
+configuration; on the right the property that says where a part begins):
 
-         0  packed stage s at 27648 s (``stage_bytes``), s = 0 .. 3:
-                   0  A's codes    [256 rows][64 bytes]            plain
-               16384  B's codes    [128 rows][64 bytes]            ``b_shared``, 64-byte swizzle
-               24576  A's scales   [2 row tiles][2 k tiles][512]   ``sfa_shared``, 128x4 tiles
-               26624  B's scales   [1 row tile][2 k tiles][512]    ``sfb_shared``, 128x4 tiles
-    110592  expanded stage s at 16384 s more, s = 0 .. 2:          ``expanded_shared``
-                      B as fp16    [128 rows][128 bytes = 64 k]    128-byte swizzle
-                                                                   ``output_shared``:
-    159744  C, then D over it      [2 boxes][256 rows][128 bytes]  64 columns, 128-byte swizzle
-    225280  barriers, two of 8 bytes per stage: packed (4 stages), expanded (3), tile number (1),
-            C (1)
-    225424  the tile number        one word                        ``tiles_shared``
-    226452  with 1024 for rounding the base up; the GPU has 232448 per block (``SHARED_LIMIT``)
+         0  packed stage s at 27648 s, s = 0 .. 3                            ``stage_bytes``: 27648
+                   0  A's codes   [256 rows][64 bytes]           plain
+               16384  B's codes   [128 rows][64 bytes]           64-byte swizzle   ``b_shared``
+               24576  A's scales  [2 row tiles][2 k tiles][512]  128x4 tiles       ``sfa_shared``
+               26624  B's scales  [1 row tile][2 k tiles][512]   128x4 tiles       ``sfb_shared``
+    110592  expanded stage s at 16384 s more, s = 0 .. 2                      ``expanded_shared``
+                   0  B as fp16   [128 rows][128 bytes = 64 k]   128-byte swizzle
+    159744  D of 16 bits, and C before it (others: absent)                      ``output_shared``
+                   0  [2 boxes][256 rows][128 bytes = 64 columns]  128-byte swizzle
+    225280  barriers, full and empty, 8 bytes each, of every stage:           ``packed_barriers``
+            4 packed, 3 expanded, 1 tile number, 1 C
+    225424  the tile number, 4 bytes                                             ``tiles_shared``
+    226452  ``shared_bytes``: with 1024 for rounding the base up; an SM of an H100 or H200 has
+            232448 for a thread block (``SHARED_LIMIT``)
 
 In a swizzle the 16-byte chunk c of row r lies where chunk c ^ (r mod 8) would (128 bytes) or
 c ^ (r div 2 mod 4) (64 bytes). So the eight lanes that shared memory serves at once with 16 bytes
@@ -26,8 +27,19 @@ eight lanes read two rows, 128 bytes in one piece. Reads of scales do conflict, 
 16 apart) and A's 2 ways: accepted, as they are two and four loads per thread in a packed step.
 
 Stages: at least two of each kind, since the mma warps wait for a stage while they still hold the
-one before; at most what fits in shared memory (five packed stages do not beside three expanded ones
-and a tile of C). Any number between is right; which is fastest was measured (``choose``).
+one before (``multiply``); at most what fits in ``SHARED_LIMIT``, bytes in all being
+
+    1024 + 4 + stages * (packed + 16) + expanded_stages * (expanded + 16) + tile of D + 2 * 16
+
+    tile         packed   expanded   tile of D, 16 bits   at most (stages, expanded_stages)
+    256 x 128    27648    16384      65536                (4, 3), (3, 5), (2, 6)
+    128 x 128    18432    16384      32768                (8, 3), (7, 4), (6, 5) .. (2, 9)
+    256 x 64     23552     8192      32768                (7, 4), (6, 6), (5, 9) .. (2, 18)
+    128 x 64     14336     8192      16384                (13, 3), (12, 5), (11, 6) .. (2, 22)
+
+A D that is float32 or block-scaled has no tile in shared memory: (7, 2), (6, 3), (5, 5) .. (2, 10)
+for 256 x 128. Any numbers between are right, odd ones too: they change offsets, barriers and when
+the rings go round, nothing else. Which are fastest was measured (``choose``).
 """
 
 from dataclasses import dataclass
@@ -38,40 +50,40 @@ from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_d
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
-WARPGROUP = 128
-MULTIPLIERS = 2  # warpgroups
+WARPGROUP_THREADS = 128
+MMA_WARPGROUPS = 2  # of a thread block's four
 STEP_K = 128  # of k in a packed stage: 64 bytes a row
 ROW_BYTES = STEP_K // 2
-BLOCK = 16  # elements along k that share a scale
+SCALE_BLOCK = 16  # elements along k that share a scale
 BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
 SCALE_ROWS = 128
-SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 128 rows by 4 blocks each
-SCALE_ELEMENTS = (
-    SCALE_BYTES // 8
-)  # the same in elements of the scales' tensor map, which has uint64
+SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 4 scale blocks a row
+SCALE_MAP_WIDTH = SCALE_BYTES // 8  # their width in the scales' tensor map, which counts 8 bytes
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: where a 128-byte swizzle begins to repeat
-# bytes that a block can have, 232448
+# bytes that a thread block can have, 232448
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
-HELPER_REGISTERS = 24  # of the warps that load and schedule
-# tile numbers on their way to the other roles: with more, a block would take tiles from the counter
-# long before it can work on them, and others that are ready sooner would find none
+LOAD_REGISTERS = 24  # per thread of the warps that load and schedule
+# tile numbers on their way to the other roles: with more, a thread block would take tiles from the
+# counter long before it can work on them, and others that are ready sooner would find none
 TILE_STAGES = 1
 
+# types of D -> how it is stored (``kind``): halves, fp16 and bf16 (C, too, is of these); floats;
+# scaled, codes and scales
 RESULTS = {
     "float16": "halves",
     "bfloat16": "halves",
     "float32": "floats",
-    "nvfp4": "blocks",
-    "mxfp4": "blocks",
-    "mxfp8-e4m3": "blocks",
-    "mxfp8-e5m2": "blocks",
+    "nvfp4": "scaled",
+    "mxfp4": "scaled",
+    "mxfp8-e4m3": "scaled",
+    "mxfp8-e5m2": "scaled",
 }
 ACTIVATIONS = (None, "relu", "gelu", "silu", "gated_silu")
 
 
 @dataclass(frozen=True)
 class BlockScaledConfig:
-    """A block multiplies tiles of tile_m rows of A by tile_n rows of B."""
+    """A thread block multiplies tiles of tile_m rows of A by tile_n rows of B."""
 
     #: rows of a tile: 128 or 256
     tile_m: int = 256
@@ -82,11 +94,11 @@ class BlockScaledConfig:
     #: stages of B as fp16 in shared memory, 64 of k each
     expanded_stages: int = 3
     #: tiles are numbered down group_m row tiles, then the same rows of the next column tile, and so
-    #: on (``tile_order``), so that blocks at work at one time share rows and columns in L2
+    #: on (``tile_order``), so that thread blocks at work at one time share rows and columns in L2
     group_m: int = 8
     #: type of D, one of RESULTS
     result: str = "float16"
-    #: whether beta * C is added, C of the type of D (16 bits)
+    #: whether beta * C is added (C: the source), C of the type of D, 16 bits
     source: bool = False
     #: whether a float32 number is added to every column
     bias: bool = False
@@ -95,7 +107,7 @@ class BlockScaledConfig:
     #: of the scales of MX results: "floor" or "ceil"
     rounding: str = "floor"
     #: registers per thread that expands B, at most the 128 of the launch, of which it can only give
-    #: up some; those that multiply share what is left: 216 for 56, of which 128 are accumulators
+    #: up some; mma threads share what is left: 216 for 56, of which 128 are accumulators
     expander_registers: int = 56
 
     def __post_init__(self):
@@ -129,7 +141,7 @@ class BlockScaledConfig:
             )
         if self.rounding not in ("floor", "ceil"):
             raise ValueError(f"rounding={self.rounding!r} must be 'floor' or 'ceil'")
-        # with one stage the mma warps would wait for the next while they hold it
+        # with one stage the mma warps would wait for the next while they hold it, for ever
         if self.stages < 2 or self.expanded_stages < 2:
             raise ValueError(
                 f"stages={self.stages} and expanded_stages={self.expanded_stages} must be at"
@@ -150,8 +162,8 @@ class BlockScaledConfig:
 
     @property
     def m64_blocks(self):
-        """Blocks of 64 rows, wgmma's m, that a warpgroup multiplies."""
-        return self.tile_m // (64 * MULTIPLIERS)
+        """m64 blocks of a warpgroup: 64 rows of the tile, wgmma's m."""
+        return self.tile_m // (64 * MMA_WARPGROUPS)
 
     @property
     def accumulators(self):
@@ -160,13 +172,15 @@ class BlockScaledConfig:
 
     @property
     def threads(self):
-        """Two warpgroups that multiply, one that expands, one whose warps load and schedule."""
-        return WARPGROUP * (MULTIPLIERS + 2)
+        """Of a thread block: two mma warpgroups, one that expands, one that loads and schedules."""
+        return WARPGROUP_THREADS * (MMA_WARPGROUPS + 2)
 
     @property
-    def multiplier_registers(self):
-        left = HOPPER.registers_per_sm - WARPGROUP * (HELPER_REGISTERS + self.expander_registers)
-        return left // (WARPGROUP * MULTIPLIERS) // SETMAXNREG_STEP * SETMAXNREG_STEP
+    def mma_registers(self):
+        left = HOPPER.registers_per_sm - WARPGROUP_THREADS * (
+            LOAD_REGISTERS + self.expander_registers
+        )
+        return left // (WARPGROUP_THREADS * MMA_WARPGROUPS) // SETMAXNREG_STEP * SETMAXNREG_STEP
 
     @property
     def kind(self):
@@ -250,7 +264,7 @@ class BlockScaledConfig:
 
     @property
     def tiles_shared(self):
-        """Tile numbers, a word each."""
+        """Where tile numbers are published, 4 bytes each."""
         return self.source_barriers + barrier_bytes(1)
 
     @property
@@ -266,5 +280,5 @@ class BlockScaledConfig:
             raise ValueError(
                 f"m={m}, n={n} are {tiles} tiles, must be below 2**31: the kernel counts in 32 bits"
             )
-        # no more blocks than tiles: ``schedule`` counts on it
+        # no more thread blocks than tiles: ``schedule`` relies on it
         return (min(sms, tiles), 1, 1)

@@ -1,4 +1,5 @@
-"""What others want to know of the kernel ``block_scaled``, beside it."""
+"""What others want to know of the kernel ``block_scaled``, beside it. ``KernelDefinition``
+(``language.definition``) and ``About`` (``language.about``) say what each field means."""
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER, make, 
 
 
 def epilogue_factors(alpha: float, beta: float, inverse: float) -> dict[str, np.ndarray]:
-    """The four numbers of ``epilogue``: alpha, times what expanding operands divides their product
+    """The four numbers of ``finish``: alpha, times what expanding operands divides their product
     by; beta; the inverse of the result's global scale, and a sixth of it."""
     return {
         "factors": np.array(
@@ -83,7 +84,7 @@ KERNEL = KernelDefinition(
             "epilogue load": ("load_source",),
             "expand": ("expand_tiles", "load_row", "put_pair", "publish"),
             "mma": ("multiply_steps", "take_packed", "go_on", "start"),
-            "epilogue": ("epilogue", "put_block", "finish", "store", "free_output", "drain"),
+            "epilogue": ("epilogue", "put_warp_rows", "finish", "store", "free_output", "drain"),
         },
         shared_alignment=ALIGNMENT,
         stages=lambda config: operand_stages(config, ALIGNMENT),

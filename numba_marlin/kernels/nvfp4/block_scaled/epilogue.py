@@ -1,150 +1,243 @@
-"""How tiles of the block-scaled kernel (``block_scaled``) leave it: the epilogue's arithmetic in
-fp32, then the type of D.
+"""The epilogue role of the block-scaled kernel (``block_scaled``), run by the warps that hold the
+accumulators: they finish them (``finish``: alpha, C, bias, activation, in fp32), convert them to
+the type of D and store them.
 
-    D = activation(alpha * sums + beta * C + bias)
+- 16 bits: ``stmatrix`` puts a warp's 16 rows into the tile in shared memory, over C if there is
+  one; lane 0 copies them out by tensor stores, a box of 16 rows by 64 columns each, which clip what
+  lies outside D. Without C they go on while the main loop of the next tile begins; with C they are
+  waited for at once, since the next C comes to the same place.
+- float32: straight from registers, 8 bytes per lane, 32 contiguous in a row; lanes leave out rows
+  from m and columns from n on.
+- block-scaled: ``quantize``, which leaves out the same.
 
-each product and sum rounded once, beta * C by a fused multiply-add. (Sums are written as
-multiply-adds by 1: assemblers are free to fuse any other.) At ``factors`` stand four float32
-numbers, ``declare.epilogue_factors``:
+A warp reads and writes its own 16 rows of the tile of C and D only, all of an m64 block's C before
+its D: no warp waits for another here.
 
-    alpha     the caller's, times both operands' global scales and 2**28 (``kernel.OPERAND_POWER``)
-    beta
-    inverse   1 / D's global scale, for an NVFP4 result; 1 for all others, which ignore it
-    sixth     inverse / 6: an NVFP4 block's scale is its largest magnitude times this
-
-Accumulator 4 v + 2 h + e of lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column
-8 v + 2 t + e (h, e = 0, 1; g = 0 .. 7; t = 0 .. 3; v = 0 .. tile_n / 8 - 1).
-
-gated_silu: D[:, 8 p + i] = silu(G[:, 16 p + i]) * G[:, 16 p + 8 + i], i = 0 .. 7, where G is
-alpha * sums + bias: half as many columns. The caller interleaves the rows of B accordingly.
+Of a warp's 16 rows lane 4 g + t has accumulator 4 v + 2 h + e for row g + 8 h and column
+8 v + 2 t + e (``finish``), which is also how ``stmatrix`` takes four 8 x 8 matrices. Where D is
+gated, the same formula holds for its values and columns: of 16 columns of A @ B^T, v = 2 p and
+2 p + 1, four values are left, 4 p + 2 h + e, in D's columns 8 p + 2 t + e. So what stores a D that
+is not gated stores a gated one too, with half as many columns.
 """
 
-from numba_marlin.kernels.language.tuples import numbered
-
-LOG2_E = 1.4426950408889634
-GELU_LINEAR, GELU_CUBIC = 0.7978845608028654, 0.044715
-
-
-def activation_verb(lang, name):
-    """-> device function of a number; gelu is the tanh approximation, v / (1 + exp(-2 sqrt(2 / pi)
-    (v + 0.044715 v^3)))"""
-    ptx, float32 = lang.ptx, lang.float32
-    SILU, GELU, CUBIC = -LOG2_E, -2 * LOG2_E * GELU_LINEAR, GELU_CUBIC
-
-    @lang.device
-    def same(v):
-        return v
-
-    @lang.device
-    def relu(v):
-        """(max.f32 would make 0 of NaN.)"""
-        return float32(0) if v < float32(0) else v
-
-    @lang.device
-    def silu(v):
-        return v * ptx.rcp_approx_f32(float32(1) + ptx.ex2_approx_f32(v * float32(SILU)))
-
-    @lang.device
-    def gelu(v):
-        inner = ptx.fma_rn_f32(v * v * v, float32(CUBIC), v)
-        return v * ptx.rcp_approx_f32(float32(1) + ptx.ex2_approx_f32(inner * float32(GELU)))
-
-    return {None: same, "relu": relu, "silu": silu, "gelu": gelu, "gated_silu": silu}[name]
+from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.language.tuples import numbered_each
+from numba_marlin.kernels.nvfp4.block_scaled.config import BOX_COLUMNS
+from numba_marlin.kernels.nvfp4.block_scaled.finish import finish_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, quantize_verbs
 
 
-def finish_verbs(lang, config):
-    """-> namespace with ``finish(sums, at) -> values``: of a thread's accumulators of an m64 block,
-    8 at a time, 8 values (4 if gated) in the same order; and the records ``FinishAt`` and
-    ``Factors``"""
-    ptx, float32 = lang.ptx, lang.float32
-    activate = activation_verb(lang, config.activation)
-    biased, sourced, gated = config.bias, config.source, config.gated
+def epilogue_verbs(lang, config, source):
+    """-> namespace with ``epilogue(shared, sums, outputs, corner, place, sizes, thread) -> place
+    in the ring of C`` and ``drain(thread)``; the records are those of ``kernel`` and ``schedule``.
+    ``flip`` is what the byte offset of a 16-byte chunk in a row is xored with, the swizzle.
+    """
+    ptx, uint64, int32 = lang.ptx, lang.uint64, lang.int32
+    cfg = lang.constants(config)
+    halves, floats = config.kind == "halves", config.kind == "floats"
+    finish = finish_verbs(lang, config)
+    quantize = quantize_verbs(lang, config)
+    pair_of = {"bfloat16": ptx.cvt_rn_bf16x2_f32}.get(config.result, ptx.cvt_rn_f16x2_f32)
+    scale_columns = 16 if config.result == "nvfp4" else 32  # of D, that share a scale
+    codes_per_byte = 2 if ELEMENTS.get(config.result) == "e2m1" else 1
+    wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
-    # the numbers at ``factors``
-    Factors = lang.record("Factors", "alpha beta inverse sixth")
+    # 16 rows of a tile of D, a warp's of an m64 block: the first of them in the tile (inside) and
+    # in D (row), their first column in D; rows and columns of D
+    WarpRows = lang.record("WarpRows", "inside row column m n")
 
-    # factors; bias: address of the lane's first two numbers; left: columns that A @ B^T has from
-    # there on; row: address in shared memory of the lane's row of C for ldmatrix; flip: what the
-    # byte offset of a chunk in it is xored with
-    FinishAt = lang.record("FinishAt", "factors bias left row flip")
+    # where a lane puts 16-bit numbers: address of its row of the tile in shared memory; flip
+    HalvesAt = lang.record("HalvesAt", "row flip")
 
-    widen_low, widen_high = {"bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}.get(
-        config.result, (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high)
-    )
+    # where a lane puts floats: addresses of rows g and g + 8, 0 for one that D does not have; left:
+    # how many columns D has from the lane's first on
+    FloatsAt = lang.record("FloatsAt", "above below left")
 
-    @lang.device
-    def add_source(v, beta, pair):
-        return ptx.fma_rn_f32(beta, widen_low(pair), v[0]), ptx.fma_rn_f32(
-            beta, widen_high(pair), v[1]
-        )
+    # a warp's 16 rows
 
-    @lang.device
-    def add(v, other):
-        return ptx.fma_rn_f32(v[0], float32(1), other[0]), ptx.fma_rn_f32(
-            v[1], float32(1), other[1]
-        )
-
-    @lang.device
-    def bias_at(at, column):
-        return (
-            ptx.ld_global_v2_f32(at.bias + column * 4)
-            if biased and at.left > column
-            else (float32(0), float32(0))
-        )
-
-    @lang.device
-    def open_gate(gate, other):
-        return activate(gate) * other
-
-    def finish_sixteen(piece):
-        """16 columns from 16 * piece on, rows g and g + 8: four 8 x 8 matrices."""
-        # bytes: a box has 64 columns, four pieces of two 16-byte chunks
-        column, box, chunk = 16 * piece, piece // 4 * config.box_bytes, 32 * (piece % 4)
+    def store_halves(piece):
+        """16 columns, four matrices of 8 x 8: upper left, lower left, upper right, lower right,
+        whose rows lanes 0 .. 7, 8 .. 15, 16 .. 23, 24 .. 31 address."""
+        box, chunk = piece // 4 * config.box_bytes, 32 * (piece % 4)
 
         @lang.device
-        def finish(sums, at):
-            alpha, beta = at.factors.alpha, at.factors.beta
-            upper_left, lower_left, upper_right, lower_right = (
-                (alpha * sums[0], alpha * sums[1]),
-                (alpha * sums[2], alpha * sums[3]),
-                (alpha * sums[4], alpha * sums[5]),
-                (alpha * sums[6], alpha * sums[7]),
-            )
-            if sourced:
-                s = ptx.ldmatrix_x4(at.row + box + (at.flip ^ chunk))
-                upper_left, lower_left, upper_right, lower_right = (
-                    add_source(upper_left, beta, s[0]),
-                    add_source(lower_left, beta, s[1]),
-                    add_source(upper_right, beta, s[2]),
-                    add_source(lower_right, beta, s[3]),
-                )
-            if biased:
-                first, second = bias_at(at, column), bias_at(at, column + 8)
-                upper_left, lower_left, upper_right, lower_right = (
-                    add(upper_left, first),
-                    add(lower_left, first),
-                    add(upper_right, second),
-                    add(lower_right, second),
-                )
-            if gated:
-                return (
-                    open_gate(upper_left[0], upper_right[0]),
-                    open_gate(upper_left[1], upper_right[1]),
-                    open_gate(lower_left[0], lower_right[0]),
-                    open_gate(lower_left[1], lower_right[1]),
-                )
-            return (
-                activate(upper_left[0]),
-                activate(upper_left[1]),
-                activate(lower_left[0]),
-                activate(lower_left[1]),
-                activate(upper_right[0]),
-                activate(upper_right[1]),
-                activate(lower_right[0]),
-                activate(lower_right[1]),
+        def store(v, where):
+            ptx.stmatrix_x4(
+                where.row + box + (where.flip ^ chunk),
+                (
+                    pair_of(v[0], v[1]),
+                    pair_of(v[2], v[3]),
+                    pair_of(v[4], v[5]),
+                    pair_of(v[6], v[7]),
+                ),
             )
 
-        return finish
+        return store
 
-    finish = numbered(lang, config.accumulators, 8, finish_sixteen)
-    return lang.namespace("finish", finish=finish, FinishAt=FinishAt, Factors=Factors)
+    def store_floats(piece):
+        """8 columns of rows g and g + 8."""
+        column = 8 * piece
+
+        @lang.device
+        def store(v, where):
+            if where.left > column:
+                if where.above != 0:
+                    ptx.st_global_v2_f32(where.above + 4 * column, (v[0], v[1]))
+                if where.below != 0:
+                    ptx.st_global_v2_f32(where.below + 4 * column, (v[2], v[3]))
+
+        return store
+
+    put_halves = numbered_each(lang, config.d_tile_n // 2, 8, store_halves)
+    put_floats = numbered_each(lang, config.d_tile_n // 2, 4, store_floats)
+
+    @lang.device
+    def flip_of(lane):
+        """What offsets of a lane's 16-byte chunks are xored with: 16 times its row mod 8, the
+        128-byte swizzle, and 16, the next chunk, for lanes of the right-hand matrices."""
+        return (lane % 8 << 4) ^ (lane // 16 << 4)
+
+    @lang.device
+    def row_address(shared, inside, lane):
+        """Address of the row that the lane names to ldmatrix and stmatrix, in the first box of the
+        tile in shared memory; inside: the warp's first row in the tile."""
+        return shared + cfg.output_shared + (inside + lane % 8 + lane // 8 % 2 * 8) * 128
+
+    @lang.device
+    def left_from(column, n):
+        """How many of n columns are from ``column`` on; n - column would wrap around."""
+        return n - column if column < n else 0
+
+    @lang.device
+    def scales_at(sfd, row, n):
+        """Address of the first four scales of a row, in 128x4 order (``load``)."""
+        across = (n // scale_columns + 3) // 4
+        tile = uint64(row // 128) * across
+        return sfd + (tile * 512 + (row % 32 * 16 + row % 128 // 32 * 4))
+
+    @lang.device
+    def put_warp_rows(shared, values, outputs, factors, rows, lane):
+        """values: of ``finish``; rows: ``WarpRows``"""
+        g, t = lane // 4, lane % 4
+        above, below = rows.row + g, rows.row + g + 8
+        if halves:
+            put_halves(values, HalvesAt(row_address(shared, rows.inside, lane), flip_of(lane)))
+            ptx.fence_proxy_async_shared()
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
+                for box in range(cfg.d_boxes):
+                    ptx.cp_async_bulk_tensor_2d_s2g(
+                        outputs.d_map,
+                        int32(rows.column + box * BOX_COLUMNS),
+                        int32(rows.row),
+                        shared + (cfg.output_shared + box * cfg.box_bytes) + rows.inside * 128,
+                    )
+                ptx.cp_async_bulk_commit_group()
+        elif not floats:
+            pitch = uint64(rows.n // codes_per_byte)
+            codes = outputs.d + (uint64(above) * pitch + rows.column // codes_per_byte)
+            quantize.put_rows(
+                values,
+                quantize.RowsAt(
+                    quantize.RowAt(
+                        codes if above < rows.m else uint64(0),
+                        scales_at(outputs.sfd, above, rows.n),
+                    ),
+                    quantize.RowAt(
+                        codes + pitch * 8 if below < rows.m else uint64(0),
+                        scales_at(outputs.sfd, below, rows.n),
+                    ),
+                    rows.column // scale_columns,
+                    left_from(rows.column, rows.n),
+                    factors,
+                    t,
+                ),
+            )
+        else:
+            column = rows.column + 2 * t
+            first = outputs.d + (uint64(above) * rows.n + column) * 4
+            put_floats(
+                values,
+                FloatsAt(
+                    first if above < rows.m else uint64(0),
+                    # 8 rows of 4 bytes per number
+                    first + uint64(rows.n) * 32 if below < rows.m else uint64(0),
+                    left_from(column, rows.n),
+                ),
+            )
+
+    # a tile
+
+    def put_m64_blocks_from(m64):
+        """-> device function that finishes and stores m64 block ``m64`` of a warpgroup and those
+        after it"""
+
+        @lang.device
+        def put(shared, sums, outputs, factors, corner, sizes, thread):
+            lane, column, n = thread.lane, corner.column, sizes.n
+            inside = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16
+            first = column + 2 * (lane % 4)
+            values = finish.finish(
+                sums[m64],
+                finish.FinishAt(
+                    factors,
+                    outputs.bias + uint64(first) * 4,
+                    left_from(first, n),
+                    row_address(shared, inside, lane),
+                    flip_of(lane),
+                ),
+            )
+            if cfg.gated:
+                column, n = column // 2, n // 2
+            rows = WarpRows(inside, corner.row + inside, column, sizes.m, n)
+            put_warp_rows(shared, values, outputs, factors, rows, lane)
+
+        if m64 == config.m64_blocks - 1:
+            return put
+        rest = put_m64_blocks_from(m64 + 1)
+
+        @lang.device
+        def put_more(shared, sums, outputs, factors, corner, sizes, thread):
+            put(shared, sums, outputs, factors, corner, sizes, thread)
+            rest(shared, sums, outputs, factors, corner, sizes, thread)
+
+        return put_more
+
+    put_m64_blocks = put_m64_blocks_from(0)
+
+    @lang.device
+    def free_output(lane):
+        """Wait until the warp's tensor stores have read its rows of the tile in shared memory,
+        which may then be written again; D itself may still be on its way."""
+        if halves:
+            if lane == 0:
+                wait_for_store()
+            ptx.bar_warp_sync(ALL_LANES)
+
+    @lang.device
+    def epilogue(shared, sums, outputs, corner, place, sizes, thread):
+        barriers, lane = shared + cfg.source_barriers, thread.lane
+        alpha, beta = ptx.ld_global_v2_f32(outputs.factors)
+        inverse, sixth = ptx.ld_global_v2_f32(outputs.factors + 8)
+        # Without C a tile's stores are waited for here, in the next epilogue, and had a main loop's
+        # time. With C they were waited for below, before the place was given back to its loader.
+        if cfg.source:
+            source.wait_full(barriers, place)
+        else:
+            free_output(lane)
+        factors = finish.Factors(alpha, beta, inverse, sixth)
+        put_m64_blocks(shared, sums, outputs, factors, corner, sizes, thread)
+        if cfg.source:
+            free_output(lane)
+            if lane == 0:
+                source.release(barriers, place)
+            place = source.advance(place)
+        return place
+
+    @lang.device
+    def drain(thread):
+        """Shared memory must outlive the copies out of it."""
+        if halves and thread.lane == 0:
+            wait_for_store()
+
+    return lang.namespace("write", epilogue=epilogue, drain=drain)

@@ -1,38 +1,52 @@
-"""The main loop of the block-scaled kernel (``block_scaled``), the role that multiplies: A goes
-from packed stages into registers, B from expanded stages to the tensor cores.
+"""The main loop of the block-scaled kernel (``block_scaled``), its mma role: A goes from packed
+stages into registers, B from expanded stages to the tensor cores.
 
-A warpgroup has ``m64_blocks`` blocks of 64 rows of A, a warp 16 rows of each, lane 4 g + t (g is 0
-to 7, t is 0 to 3) rows g and g + 8 of those, of which it loads and expands share t, 32 of 128 k.
-``expand`` says which codes these are, and what a *k16 row* is: the 16 of k of one wgmma, eight in a
-packed step, four in an expanded stage. All m64 blocks' products of a k16 row are one wgmma group,
-"product 0" to "product 7" of a step. ``sums``: a tuple with the accumulators of each m64 block.
+A warpgroup has ``m64_blocks`` *m64 blocks* of 64 rows of A, a warp 16 rows of each, lane 4 g + t (g
+is 0 to 7, t is 0 to 3) rows g and g + 8 of those, of which it loads and expands share t, 32 of 128
+k. ``expand`` says which codes these are, and what a *k16 slice* is: the 16 of k of one wgmma, eight
+in a packed step, four in an expanded stage. The wgmmas of all m64 blocks for a slice are one wgmma
+group, *product* 0 to 7 of a step. ``sums``: a tuple with the accumulators of each m64 block.
 
-A packed step (128 of k), in order; a_i: A's fragments of k16 row i:
+A packed step (128 of k), step s, in order; a_i: A's fragments of k16 slice i, of all m64 blocks:
 
-    wait for an expanded stage; start product 0, wait for product 7 of the step before (and 6),
-        expand a_1; give back the expanded stage before
-    start 1, wait for 0, expand a_2; start 2, wait for 1, expand a_3;
-        start 3, wait for 2, expand a_4
-    wait for the next expanded stage; start 4, wait for 3, expand a_5; give back the first
-    wait for the next packed stage, load its shares and scales: 4 in flight
-    start 5, wait for 4, expand a_6; start 6, wait for 5, expand a_7; start 7
-    give back the packed stage; expand a_0 of the next step: 6 and 7 in flight, into the next turn
+    wait for expanded stage 2 s
+    start product 0, wait for product 7 (and so 6) of step s - 1, expand a_1
+    give back expanded stage 2 s - 1
+    start 1, wait for 0, expand a_2
+    start 2, wait for 1, expand a_3
+    start 3, wait for 2, expand a_4
+    wait for expanded stage 2 s + 1
+    start 4, wait for 3, expand a_5
+    give back expanded stage 2 s
+    wait for packed stage s + 1, load its codes and scales into registers     (4 in flight)
+    start 5, wait for 4, expand a_6
+    start 6, wait for 5, expand a_7
+    start 7; give back packed stage s
+    wait for 5, which has ended already; expand a_0 of step s + 1             (6 and 7 in flight)
 
-So one product is in flight while the next row is expanded. The tensor cores are shared by both
-warpgroups, which wait for the same stages and so reach the same places at about the same time: what
-stands between two products is a gap for both. So the load stands in the middle of a step, into
-registers of its own, and the first row of the next step behind two products. The load and a_0 of a
-tile's first step overlap nothing. All lanes read a packed stage with ordinary loads, so it is given
-back behind a warp sync; an expanded one is read by wgmma alone, for which the whole warp waits.
+So one product is in flight while the next slice is expanded, and two while a_0 is. Both warpgroups
+share the tensor cores, wait for the same stages, and so reach the same point at about the same
+time: what stands between two products is a gap for both. This is why the load stands in the middle
+of a step and has registers of its own, and why a_0 is expanded behind two products. Only the load
+and a_0 of a tile's first step overlap nothing.
+
+*Packed stage s is given back a step and a half after it was read.* In a tile's last step there is
+no stage s + 1 to load; a branch would cost every step, so that step loads its own stage once more,
+for nothing. So a stage must be held until the load in its own step is behind it. That it is given
+back behind product 7, and not right behind that load, is a choice that was not measured; by then
+the load's latency is over. All lanes read it with ordinary loads: a warp sync stands before the
+arrival. An expanded stage is read by wgmma alone, whose end the whole warp waits for: no sync.
 
 State over the loop's back edge, besides ``sums``:
 
-    packed_place     ring place of the packed stage in use
-    expanded_place   of the expanded stage that is opened next
-    held             of the expanded stage that is not given back yet; ``begun``: there is one
-    steps            packed steps that are left
-    rows             ``Share`` of each m64 block: the codes and scales of the packed stage in use
-    a0               fragments that product 0 takes; a6, a7: of products that are in flight
+    packed_place     place in the ring of packed stages: of the stage of this step
+    expanded_place   place in the ring of expanded stages: of the next to be waited for
+    held             the same ring: of the one that products read and that is not given back yet
+    begun            whether there is such a one: False in a tile's first step only
+    steps            packed steps of the tile that are left, this one included
+    shares           ``Share`` of each m64 block: this step's codes and scales of A
+    a0               fragments of the product that is started next
+    a6, a7           fragments of the products in flight, which wgmma may still read
 
 Tried, and slower (experiments/11_block_scaled/tried.jsonl has the times): two products in flight
 everywhere, with a third set of fragments; the same with the load moved up before product 4, which
@@ -49,27 +63,27 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     SCALE_ROWS,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
-from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 from numba_marlin.layout.wgmma import Descriptor
 
-# of wgmma's matrix descriptor all but the address: 128-byte swizzle (``Descriptor``'s default),
-# groups of eight rows 1024 bytes apart
-DESCRIPTOR_HIGH = Descriptor(0, SWIZZLE_PATTERN_BYTES).encode()
-# 32 bytes, a k16 row, in the descriptor's units of 16. Stages begin at multiples of 1024, and the
-# swizzle is a function of the address that comes out, so it may be added to the descriptor.
-ROW_DESCRIPTORS = 2
+# wgmma's matrix descriptor without its address (from bit 0, in units of 16 bytes): groups of eight
+# rows are 8 * 128 bytes apart (from bit 32, in units of 16), 128-byte swizzle (1 from bit 62); the
+# leading dimension's field, from bit 16, means nothing in a swizzle
+DESCRIPTOR_HIGH = Descriptor(address=0, stride_bytes=8 * 128, swizzle=128).encode()
+# A k16 slice is 32 bytes of a row, 2 of the descriptor's units. Stages begin at multiples of 1024,
+# and the swizzle is a function of the address that comes out, so it may be added to the descriptor.
+SLICE_UNITS = 2
 ADDRESS_BITS = 0x3FFFF  # of a shared address, those that a descriptor holds
 
 
 def multiply_verbs(lang, config, packed, expanded):
     """-> namespace with ``multiply_steps(shared, places, steps, thread) -> (places, sums)``;
-    places: those in the rings of packed and of expanded stages. When it returns nothing is in
-    flight and all stages are given back. ``Places`` and ``Thread`` are those of ``kernel``: records
-    of one name with the same fields are one class.
+    places: in the rings of packed and of expanded stages. When it returns nothing is in flight and
+    all stages are given back. ``Places`` and ``Thread`` are those of ``kernel``: records of one
+    name with the same fields are one class.
 
     A tuple with an element for each m64 block is worked on by ``kernels.language.tuples``: a verb
-    for one block takes and returns tuples of one, ``(x,)`` and ``x[0]``, and a second argument,
-    ``where``, that is the same for all (0 if the verb has no use for it).
+    for one m64 block takes and returns tuples of one, ``(x,)`` and ``x[0]``, and has a last
+    argument that is the same for all (``unused``, 0, where a verb has no use for it).
 
     ``keep_*`` are empty inline assembly that takes registers and gives them back changed, as far as
     the compiler knows: nothing that it is given is computed later, or its registers reused earlier,
@@ -89,11 +103,12 @@ def multiply_verbs(lang, config, packed, expanded):
 
     Places = lang.record("Places", "packed expanded")
 
-    # what a lane has of an m64 block in a packed step: of row g (above) and g + 8 (below) its
-    # share, four words; of either the scales of its two blocks, fp16, the first in the low half
-    Share = lang.record("Share", "above below scales scales_below")
+    # What a lane has of an m64 block in a packed step. above, below: of its rows g and g + 8, the
+    # four words of its share; scales_above, scales_below: the scales of the two scale blocks of
+    # either, a pair of fp16, the first in the low half.
+    Share = lang.record("Share", "above below scales_above scales_below")
 
-    # the address of a packed stage, and who reads it
+    # the address of a packed stage, and the ``Thread`` that reads it
     Reader = lang.record("Reader", "stage thread")
 
     zero = repeat(lang, m64_blocks, ptx.zero_f32(width=accumulators))
@@ -104,25 +119,26 @@ def multiply_verbs(lang, config, packed, expanded):
         1,
         lang.device(lambda sums, a, descriptor: (wgmma(sums[0], a[0], descriptor, 1),)),
     )
-    keep = map_each(lang, m64_blocks, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
+    keep = map_each(lang, m64_blocks, 1, lang.device(lambda sums, unused: (keep_sums(sums[0]),)))
     no_fragments = repeat(lang, m64_blocks, lang.device(lambda: keep_fragment((0, 0, 0, 0))))
-    pin = map_each(lang, m64_blocks, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
+    pin = map_each(lang, m64_blocks, 1, lang.device(lambda a, unused: (keep_fragment(a[0]),)))
     keep_fragments = for_each(
-        lang, m64_blocks, 1, lang.device(lambda one, where: keep_fragment(one[0]))
+        lang, m64_blocks, 1, lang.device(lambda a, unused: keep_fragment(a[0]))
     )
 
     # A
 
-    def load_block(block):
-        """-> device function (a placeholder, ``Reader``) -> (``Share`` of m64 block ``block``,)"""
+    def load_m64(m64):
+        """-> device function (a zero, ``Reader``) -> (``Share`` of m64 block ``m64``,)"""
 
         @lang.device
-        def load(placeholder, reader):
+        def load(unused, reader):
             stage, thread = reader
             g, t = thread.lane // 4, thread.lane % 4
-            row = (thread.warpgroup * cfg.m64_blocks + block) * 64 + thread.warp * 16 + g
+            row = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16 + g
             address = stage + row * ROW_BYTES + t * 16
-            # of blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``load`` has the formula
+            # Of scale blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``load`` has the
+            # formula. Row + 8 is 8 * 16 bytes on: row mod 16 is g, so row mod 32 is below 24.
             scales = stage + (
                 cfg.sfa_shared
                 + row // SCALE_ROWS * SCALE_BYTES
@@ -142,27 +158,28 @@ def multiply_verbs(lang, config, packed, expanded):
 
         return load
 
-    load_rows = numbered(lang, m64_blocks, 1, load_block)
-    placeholders = repeat(lang, m64_blocks, lang.device(lambda: 0))
+    load_shares = numbered(lang, m64_blocks, 1, load_m64)
+    # ``numbered`` cuts a tuple of values, an element for each of its verbs: here of zeros
+    zeros = repeat(lang, m64_blocks, lang.device(lambda: 0))
 
-    def spread_row(k16_row):
-        """-> device function (what ``load_rows`` returned, 0) -> A's fragments of that k16 row of
-        the packed stage's eight"""
-        word = k16_row // 2
-        pairs_of = numbers.odd_nibbles if k16_row % 2 == 0 else numbers.even_nibbles
-        scale_of = low if k16_row < 4 else high
+    def spread_slice(number):
+        """-> device function (what ``load_shares`` returned, 0) -> A's fragments of k16 slice
+        ``number``, 0 to 7, of the packed stage"""
+        word = number // 2
+        nibbles_of = numbers.odd_nibbles if number % 2 == 0 else numbers.even_nibbles
+        scale_of = low if number < 4 else high
 
         @lang.device
-        def spread(rows, where):
-            share = rows[0]
-            s, s_below = scale_of(share.scales), scale_of(share.scales_below)
-            upper, lower = pairs_of(share.above[word]), pairs_of(share.below[word])
+        def spread(shares, unused):
+            share = shares[0]
+            s_above, s_below = scale_of(share.scales_above), scale_of(share.scales_below)
+            above, below = nibbles_of(share.above[word]), nibbles_of(share.below[word])
             return (
                 (
-                    times(upper.first, s),
-                    times(lower.first, s_below),
-                    times(upper.second, s),
-                    times(lower.second, s_below),
+                    times(above.first, s_above),
+                    times(below.first, s_below),
+                    times(above.second, s_above),
+                    times(below.second, s_below),
                 ),
             )
 
@@ -184,34 +201,37 @@ def multiply_verbs(lang, config, packed, expanded):
         stage = shared + cfg.expanded_shared + expanded_place.stage * cfg.expanded_bytes
         return uint64((ptx.shfl_sync_idx(stage, 0) & ADDRESS_BITS) >> 4) | DESCRIPTOR_HIGH
 
-    def then(row):
-        """-> device function (sums, a, last, rows, descriptor) -> (sums, the next row's fragments):
-        starts product ``row``, of fragments ``a``; waits until the one before, of fragments
-        ``last``, has ended; then expands the next row, while product ``row`` is in flight."""
-        spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
+    def product(number):
+        """-> device function (sums, a, last, shares, descriptor) -> (sums, the next fragments):
+        starts product ``number``, 0 to 6, of fragments ``a``; waits until the one before, of
+        fragments ``last``, has ended; then, while product ``number`` is in flight, expands those of
+        slice ``number`` + 1. descriptor: of the expanded stage, whose slices are counted from 0."""
+        spread, offset = spread_slice(number + 1), number % 4 * SLICE_UNITS
 
         @lang.device
-        def go_on(sums, a, last, rows, descriptor):
+        def go_on(sums, a, last, shares, descriptor):
             sums = start(sums, a, descriptor + offset)
             wait_for_all_but_one()
             keep_fragments(last, 0)
-            return sums, pin(spread(rows, 0), 0)
+            return sums, pin(spread(shares, 0), 0)
 
         return go_on
 
-    after0, after1, after2, after3, after4, after5, after6 = (then(row) for row in range(7))
-    spread_first = spread_row(0)
+    product0, product1, product2, product3, product4, product5, product6 = (
+        product(number) for number in range(7)
+    )
+    spread_first = spread_slice(0)
 
     @lang.device
     def take_packed(shared, place, thread):
-        """-> A's rows of a packed stage"""
+        """-> the lane's shares of a packed stage, in registers"""
         packed.wait_full(shared + cfg.packed_barriers, place)
-        return load_rows(placeholders(), Reader(shared + place.stage * cfg.stage_bytes, thread))
+        return load_shares(zeros(), Reader(shared + place.stage * cfg.stage_bytes, thread))
 
     @lang.device
-    def first_fragments(rows):
-        """-> those of the step's k16 row 0"""
-        return pin(spread_first(rows, 0), 0)
+    def first_fragments(shares):
+        """-> those of the step's k16 slice 0"""
+        return pin(spread_first(shares, 0), 0)
 
     @lang.device
     def open_expanded(shared, expanded_place):
@@ -232,40 +252,40 @@ def multiply_verbs(lang, config, packed, expanded):
 
     @lang.device
     def multiply_steps(shared, places, steps, thread):
-        """steps: at least 1, since a first stage is waited for in any case (``kernel``, "Sizes");
-        so ``begun`` is True at the end."""
+        """steps: at least 1, since a first stage is waited for in any case (``kernel``, "Sizes").
+        So ``begun`` is True behind the loop, where it is asked for to no effect."""
         packed_place, expanded_place = places.packed, places.expanded
         leader = thread.lane == 0
         sums, a6, a7 = zero(), no_fragments(), no_fragments()
-        rows = take_packed(shared, packed_place, thread)
-        a0 = first_fragments(rows)
+        shares = take_packed(shared, packed_place, thread)
+        a0 = first_fragments(shares)
         held, begun = expanded_place, False
         while steps != 0:
             descriptor = open_expanded(shared, expanded_place)
-            sums, a1 = after0(sums, a0, a7, rows, descriptor)
+            sums, a1 = product0(sums, a0, a7, shares, descriptor)
             keep_fragments(a6, 0)
             give_back(shared, held, leader and begun)
-            sums, a2 = after1(sums, a1, a0, rows, descriptor)
-            sums, a3 = after2(sums, a2, a1, rows, descriptor)
-            sums, a4 = after3(sums, a3, a2, rows, descriptor)
+            sums, a2 = product1(sums, a1, a0, shares, descriptor)
+            sums, a3 = product2(sums, a2, a1, shares, descriptor)
+            sums, a4 = product3(sums, a3, a2, shares, descriptor)
             held, expanded_place = expanded_place, expanded.advance(expanded_place)
             descriptor = open_expanded(shared, expanded_place)
-            sums, a5 = after4(sums, a4, a3, rows, descriptor)
+            sums, a5 = product4(sums, a4, a3, shares, descriptor)
             give_back(shared, held, leader)
-            # Behind the last step: its own stage once more, for nothing; a branch would cost every
-            # step. So the stage is not given back before this load.
+            # In the last step its own stage once more, for nothing (the module's docstring).
             upcoming = packed.advance(packed_place) if steps != 1 else packed_place
-            next_rows = take_packed(shared, upcoming, thread)
-            sums, a6 = after5(sums, a5, a4, rows, descriptor)
-            sums, a7 = after6(sums, a6, a5, rows, descriptor)
-            sums = start(sums, a7, descriptor + 3 * ROW_DESCRIPTORS)
+            next_shares = take_packed(shared, upcoming, thread)
+            sums, a6 = product5(sums, a5, a4, shares, descriptor)
+            sums, a7 = product6(sums, a6, a5, shares, descriptor)
+            sums = start(sums, a7, descriptor + 3 * SLICE_UNITS)
             give_back_packed(shared, packed_place, leader)
-            rows, packed_place, steps = next_rows, packed.advance(packed_place), steps - 1
-            # Redundant: ``after6`` has waited for product 5, and without these two lines ptxas 13.5
-            # keeps its promises as well (no spills, no wgmma that waits for another).
+            shares, packed_place, steps = next_shares, packed.advance(packed_place), steps - 1
+            # For the assembler: ``product6`` has waited for product 5 and kept a5, so these two
+            # lines change nothing that is computed. ptxas 13.5 neither spills nor serialises
+            # products without them either; no measurement without them is recorded.
             wait_for_all_but_two()
             keep_fragments(a5, 0)
-            a0 = first_fragments(rows)
+            a0 = first_fragments(shares)
             held, expanded_place, begun = expanded_place, expanded.advance(expanded_place), True
         wait_for_all()
         keep_fragments(a6, 0)

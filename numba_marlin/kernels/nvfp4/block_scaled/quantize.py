@@ -2,16 +2,21 @@
 registers of four lanes -> codes and scales of NVFP4, MXFP4 or MXFP8.
 
 Bit for bit ``quantizers.operands.quantize_blocks``, the same operations on float32 in the same
-order. Scale of an NVFP4 block: its largest magnitude times ``sixth`` (``epilogue``), rounded to
-e4m3; codes: numbers times inverse / scale, rounded to e2m1. Scale of an MX block: a power of two
-from the exponent of its largest magnitude. Magnitudes are compared as bits.
+order. A *block* is a scale block here, columns of a row of D that share a scale: 16 (NVFP4) or 32
+(MX). Scale of an NVFP4 block: its largest magnitude times ``sixth`` (``finish``), rounded to e4m3;
+codes: numbers times inverse / scale, rounded to e2m1. Scale of an MX block: a power of two from the
+exponent of its largest magnitude; codes: numbers / scale, rounded. Magnitudes are compared as bits,
+which have the same order.
 
 Lane 4 g + t has columns 8 v + 2 t and the next one, v = 0 .. 3, of 32: of an NVFP4 block four
 numbers, of an MX block eight; two shuffles give all four lanes of a row the largest magnitude.
-Hopper has no conversion to e2m1: adding 2**(22 + e) to a number with exponent e = 0, 1 or 2 rounds
-it to the steps of its binade, once and to nearest even, and leaves the count of steps in the low
-bits. Codes of v = 0 .. 3 are then exchanged among the four lanes, so that lane t has all of v = t
-and a row is written 16 (FP8: 32) bytes at a time.
+Hopper has no conversion to e2m1: its numbers with exponent e = 0, 1 or 2 are multiples, *steps*, of
+2**(e - 1) (those below 1 too, of 2**-1), and adding 2**(22 + e), whose last bit is worth that,
+rounds to one, once and to nearest even, and leaves the count of steps in the low bits: with e = 1,
+3.2 + 2**23 is 2**23 + 3, three steps of 1 (``e2m1_code`` goes on).
+
+Codes of v = 0 .. 3 are then exchanged among the four lanes, so that lane t has all of v = t, 8
+codes, 4 bytes (FP8: 8), and the four lanes write 16 (32) contiguous bytes of a row.
 """
 
 from numba_marlin.kernels.language.tuples import numbered_each
@@ -24,16 +29,21 @@ STEPS = 22 << 23  # what makes 2**e into 2**(22 + e)
 
 
 def power_offset(element, rounding):
-    """Taken from the bits of a block's largest magnitude, it leaves the scale's e8m0 code in the
-    place of the exponent; rounding "floor": the largest element's power of two is that of the
-    largest magnitude, "ceil": no number of the block is too large (``quantizers.operands``)."""
+    """What is subtracted from the bits of a block's largest magnitude (float32); the exponent field
+    of the difference, bits 23 on, then is the scale's e8m0 code, 127 + its power of two. rounding
+    "floor": the scale is 2**(exponent of the magnitude - exponent of the largest element), and what
+    is too large saturates; "ceil": it is the least power of two for which nothing is too large.
+
+    Of e2m1, whose largest element is 6 = 1.5 * 2**2, with a largest magnitude of 7 = 1.75 * 2**2:
+    "floor" gives 2**0 (7 becomes 6), "ceil" gives 2**1 (7 / 2 = 3.5). Subtracting the largest
+    element's bits, less 0x7FFFFF, rounds the quotient's power of two up: 7 is above 6 * 2**0."""
     largest = LARGEST_BITS[element]
     return (largest & ~0x7FFFFF if rounding == "floor" else largest - 0x7FFFFF) - ONE_BITS
 
 
 def quantize_verbs(lang, config):
-    """-> namespace with ``put_blocks(values, at)``: all of a thread's values of 16 rows, finished;
-    and the records ``BlocksAt`` and ``RowAt``."""
+    """-> namespace with ``put_rows(values, at)``: all of a thread's values of 16 rows, finished;
+    and the records ``RowsAt`` and ``RowAt``."""
     ptx, uint16, uint32, uint64, float32 = (
         lang.ptx,
         lang.uint16,
@@ -42,19 +52,20 @@ def quantize_verbs(lang, config):
         lang.float32,
     )
     # other results make these functions too and do not call them: any format will do
-    result = config.result if config.kind == "blocks" else "nvfp4"
+    result = config.result if config.kind == "scaled" else "nvfp4"
     element = ELEMENTS[result]
     two_blocks = result == "nvfp4"  # in 32 columns
-    code_bytes = 1 if element == "e2m1" else 2  # that a lane's two numbers of a v become
+    pair_bytes = 1 if element == "e2m1" else 2  # of two codes, a lane's of a v
     offset = power_offset(element, config.rounding)
 
-    # addresses of a row's first code in the tile, 0 for a row that D does not have, and of the
-    # row's first four scales in D
+    # addresses in D: of the tile's first code of a row, 0 for a row that D does not have; of the
+    # row's first four scales
     RowAt = lang.record("RowAt", "codes scales")
 
-    # rows g and g + 8; number of the tile's first block along D's columns; left: columns that D has
-    # from the tile's first one on; ``epilogue``'s factors; t: lane mod 4
-    BlocksAt = lang.record("BlocksAt", "above below first_block left factors t")
+    # rows g and g + 8; first_block: number of the tile's first block along D's columns; left: how
+    # many columns D has from the tile's first on (not the lane's); ``finish``'s factors; t: lane
+    # mod 4
+    RowsAt = lang.record("RowsAt", "above below first_block left factors t")
 
     pair_codes = {
         "e4m3": ptx.cvt_rn_satfinite_e4m3x2_f32,
@@ -124,8 +135,10 @@ def quantize_verbs(lang, config):
         size = ptx.min_f32(ptx.f32_of_bits(bits & 0x7FFFFFFF), float32(6))
         binade = ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & EXPONENT
         steps = ptx.bits_of_f32(size + ptx.f32_of_bits(binade + STEPS)) - (binade + STEPS)
-        # two codes for each binade before it; a sum of steps that rounds up into the next binade
-        # gives the next code: 5.5 -> 6 is 3 steps + 4 = 7. Then the sign.
+        # Code = steps + 2 e, and (binade >> 22) - 2 * 127 is 2 e, binade being e + 127 from bit 23
+        # on. 3: 3 steps of 1, e = 1, code 5. 5.5: 2.75, rounded 3, steps of 2, e = 2, code 7, which
+        # is 6. What rounds up to the next binade gets its first code: 3.75 is 4 steps of 1, code 6,
+        # which is 4. Then the sign.
         return (steps + ((binade >> 22) - 2 * 127)) | ((bits >> 28) & 8)
 
     @lang.device
@@ -152,7 +165,8 @@ def quantize_verbs(lang, config):
 
     @lang.device
     def exchange_bytes(word, t):
-        """Byte v of lane t -> byte t of lane v."""
+        """Byte v of lane t -> byte t of lane v, a 4 x 4 transposition: first lanes 1 apart exchange
+        two bytes each, then lanes 2 apart."""
         other = ptx.shfl_sync_bfly(word, 1)
         pairs = even_bytes(word, other) if t % 2 == 0 else odd_bytes(other, word)
         opposite = ptx.shfl_sync_bfly(pairs, 2)
@@ -186,13 +200,13 @@ def quantize_verbs(lang, config):
         if address != 0:
             ptx.st_global_v2_b32(address + 8 * t, words)
 
-    put_codes = put_word if code_bytes == 1 else put_words
+    put_codes = put_word if pair_bytes == 1 else put_words
 
     # pieces
 
     def put_piece(piece):
         """32 columns of rows g and g + 8."""
-        column, codes_before = 32 * piece, 16 * code_bytes * piece
+        column, codes_before = 32 * piece, 16 * pair_bytes * piece
         blocks_before = (2 if two_blocks else 1) * piece
 
         @lang.device
@@ -221,5 +235,5 @@ def quantize_verbs(lang, config):
         return put
 
     # a lane's values of 16 rows, 16 of them in a piece: two rows of 8
-    put_blocks = numbered_each(lang, config.d_tile_n // 2, 16, put_piece)
-    return lang.namespace("quantize", put_blocks=put_blocks, RowAt=RowAt, BlocksAt=BlocksAt)
+    put_rows = numbered_each(lang, config.d_tile_n // 2, 16, put_piece)
+    return lang.namespace("quantize", put_rows=put_rows, RowAt=RowAt, RowsAt=RowsAt)
