@@ -33,11 +33,11 @@ g = 0 to 7, t = 0 to 3.
     step         64 of k: four k16 rows
     stage        a part of the ring in shared memory, which holds one step at a time
     tile         tile_m x tile_n of C
-    item         steps of one tile that a block multiplies in a row: all of them, or a part
+    item         consecutive steps of one tile that a block multiplies: all of its steps, or some
     part         an item of split-K, or of a cluster; *stripe*: a block's share of stream-K
     k group      the consumers that take every k_groups-th stage (1 or 2, ``config``)
     scale group  the rows of W that share a scale, in one column
-    scale row    a row of scales, or zero points, of all columns: a scale group (FP4: 32 rows of W)
+    scale row    scales, or zero points, of a scale group (FP4: of 32 rows of W) and all columns
     wgmma group  the products between two ``wgmma.commit_group``
     quad         four fp32 accumulators of a thread, 16 bytes
     piece        16 rows of a strip of C: two quads of each lane (of tuples, a piece is a slice)
