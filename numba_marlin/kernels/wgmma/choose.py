@@ -12,18 +12,17 @@ multiplying: 79 / 62 / 58 us at m = 16, 89 / 69 / 60 at 32, 118 / 94 / 67 at 64:
 dispatched while wgmma uses the registers. From 128 rows on the tensor pipe is 94% busy, at a clock
 that falls with the power drawn.
 
-Who shares a tile: equal parts (``parts``), as many as there are multiprocessors for, win where
-tiles are few: 28672 x 8192, m = 256: 157 us, stripes 165, whole tiles
-180. Stripes win where tiles fill a wave and some more: 8192 x 57344, m = 256: 325 us, whole 383.
-     But row tiles that stripes cut are at other steps of k at the same time, and weights come from
-     memory once for each: 28672 x 8192, m = 1024: 782 us, whole 685. Pairs of blocks that add up in
-     each other's shared memory (``cluster``) were level with two parts, or up to 5% behind; a
-     device of 132 multiprocessors holds 66 clusters of two, but only 30 of four.
+Who shares a tile (sizes of W are k x n): equal parts (``parts``), as many as there are
+multiprocessors for, win where tiles are few: 28672 x 8192, m = 256: 157 us, stripes 165, whole
+tiles 180. Stripes win where tiles fill a wave and some more: 8192 x 57344, m = 256: 325 us, whole
+383. But row tiles that stripes cut are at other steps of k at the same time, and weights come from
+memory once for each: 28672 x 8192, m = 1024: 782 us, whole 685.
 
-Dead ends: four k16 rows in flight instead of two (5% at m = 16, 1% from 32 on, and ptxas serialises
-more); two blocks a multiprocessor, so that those of the next launch copy weights meanwhile (16%
-faster to 65% slower, and never the fastest of a problem); descriptors in uniform registers are
-worth 1%, and stay.
+Dead ends: pairs of blocks that add up in each other's shared memory (``cluster``) were level with
+two parts, or up to 5% behind; a device of 132 multiprocessors holds 66 clusters of two, but only 30
+of four. Four k16 rows in flight instead of two gained 5% at m = 16 and 1% from 32 on, and ptxas
+serialised more. Two blocks a multiprocessor, so that those of the next launch copy weights
+meanwhile: 16% faster to 65% slower, and never the fastest of a problem.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ def column_verbs(lang, config):
         position = column // 32 * 32 + column // 16 % 2 * 4 + g // 2 * 8 + g % 2
         one, none = float32(1), float32(0)
         scaled = cfg.scales_columns and column < n
-        lower = float_at(result.factors, position, scaled, one)
-        upper = float_at(result.factors, position + 2, scaled, one)
+        lower = float_at(result.column_factors, position, scaled, one)
+        upper = float_at(result.column_factors, position + 2, scaled, one)
         if cfg.block_scaled and column < n:
-            lower, upper = ptx.ld_global_v2_f32(result.factors + uint64(column + 2 * g) * 4)
+            lower, upper = ptx.ld_global_v2_f32(result.column_factors + uint64(column + 2 * g) * 4)
         return ColumnFactors(
             lower,
             upper,

@@ -26,13 +26,15 @@ class WgmmaConfig(SharedMemory):
     warpgroups: int = 2
     #: steps of k = 64 in shared memory
     stages: int = 6
-    #: k16 rows that share a scale: 2, 4, 8 or 16 (FP4: 1 or 2); -1: one scale per column
+    #: k16 rows (Marlin's blocks of 16 x 64) of a scale group: 2, 4, 8 or 16 (FP4: 1 or 2); -1: one
+    #: scale per column
     group_blocks: int = 8
     #: stream-K: the tiles that do not fill a wave are cut along k, an equal share for every block
     split: bool = True
-    #: row tiles that a wave walks through before it moves to the next columns (``schedule``)
+    #: row tiles in a band; a wave walks down a band, then to the next columns (``schedule``)
     group_m: int = 8
-    #: sets of ``warpgroups`` consumers that take turns with the stages, and add up at the end
+    #: sets of ``warpgroups`` consumers, 1 or 2: with 2 each takes every other stage, and their sums
+    #: are added at the end of an item
     k_groups: int = 1
     #: blocks that share each tile along k, and add up through each other's shared memory (DSMEM)
     cluster: int = 1
@@ -53,6 +55,7 @@ class WgmmaConfig(SharedMemory):
     codes: str = "integer"
 
     def __post_init__(self):
+        # (wgmma would take multiples of 8, but stmatrix writes four matrices: 16 rows of C)
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
             raise ValueError(f"tile_m={self.tile_m} must be a multiple of 16 from 16 to 256")
         if self.tile_n not in (64, 128, 256):
@@ -62,7 +65,9 @@ class WgmmaConfig(SharedMemory):
                 f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n}"
                 " columns at least for each"
             )
-        check_codes(self)  # codes, group_blocks, bits and zeros go together; values: see above
+        # "integer": group_blocks -1, 2, 4, 8 or 16, with any bits and zeros. "e2m1": group_blocks
+        # 1 or 2, with bits=4 and zeros=None.
+        check_codes(self)
         if self.strips * self.tile_m > 256:
             raise ValueError(
                 f"tile_m={self.tile_m} with {self.strips} strips a warp takes"
@@ -124,16 +129,21 @@ class WgmmaConfig(SharedMemory):
         return self.codes == "e2m1"
 
     @property
-    def scale_blocks(self):
-        """k16 rows of W per row of the scales' tensor map. Units::
+    def k16_per_scale_row(self):
+        """k16 rows per scale row, which is one scale group; of FP4, 32 rows of W, two scale groups
+        of 16 or one of 32. With one scale per column the only scale row serves all k16 rows, and
+        those of a stage are counted. What follows from it:
 
-        codes, group_blocks      scale_blocks  groups_per_stage  factor_rows  steps_per_scale
-        integer, 2               2             2                 2            -
-        integer, 4               4             1                 4            1
-        integer, 8, 16           8, 16         1                 8, 16        2, 4
-        integer, -1              -             1                 4            -
-        e2m1, 1 or 2             2             2                 2            -
+            codes, group_blocks   k16_per_scale_row   scale_rows   steps_per_scale
+                                  k16 rows            in a stage   steps
+            integer, 2            2                   2            -
+            integer, 4            4                   1            1
+            integer, 8 or 16      8 or 16             1            2 or 4
+            integer, -1           4                   1            -
+            e2m1, 1 or 2          2                   2            -
         """
+        if not self.grouped:
+            return STAGE_ROWS
         return 2 if self.block_scaled else self.group_blocks
 
     @property
@@ -144,7 +154,7 @@ class WgmmaConfig(SharedMemory):
     @property
     def scales_weights(self):
         """Whether weights are scaled, each of them, before they are multiplied: those of groups,
-        and those that a float16 zero point has rounded already."""
+        and those that a float16 zero point has rounded already (``kernel``, Scales)."""
         return self.grouped and not self.scales_sums or self.zeros == "float16"
 
     @property
@@ -158,15 +168,10 @@ class WgmmaConfig(SharedMemory):
         return self.bias or self.scales_columns or self.block_scaled
 
     @property
-    def groups_per_stage(self):
-        """Rows of scales and zero points in a stage, 1 or 2."""
-        return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
-
-    @property
-    def factor_rows(self):
-        """k16 rows that share a row of scales and zero points: in a stage, row r's is number
-        r // factor_rows."""
-        return self.scale_blocks if self.grouped else STAGE_ROWS
+    def scale_rows(self):
+        """Scale rows that a stage has, 1 or 2: that of its k16 row r, r = 0 to 3, is number
+        r // k16_per_scale_row."""
+        return max(1, STAGE_ROWS // self.k16_per_scale_row)
 
     @property
     def steps_per_scale(self):
@@ -211,13 +216,19 @@ class WgmmaConfig(SharedMemory):
 
     @property
     def consumer_registers(self):
-        """Registers a consumer's thread may have when the producer has given up all but
-        PRODUCER_REGISTERS: with 384 threads 65536 / 384 are 168 for each, and 240 for each of 256
-        then; with 640, 96 and 112. None where all threads have the most there are: with 256.
+        """Registers a consumer's thread may have when the producer's threads have given up all but
+        PRODUCER_REGISTERS. ``launched``, a multiple of setmaxnreg's step, is what every thread
+        begins with: the kernel declares how many threads a block has (.maxntid, ``compiler``), and
+        of a kernel with setmaxnreg ptxas then gives each its share of the SM's 65536.
 
-        Nobody here checks that accumulators fit. With 640 threads shared memory allows 96 of them
-        (112 with a cluster), where ptxas must spill: ``compiler.gates`` calls that a broken
-        promise, and ``choose`` has no such configuration."""
+            threads of a block   launched   a consumer's, then
+            256                  248        None: there are no more to have
+            384                  168        240
+            640                  96         112
+
+        Nobody here checks that accumulators fit. With 640 threads, shared memory would allow tiles
+        of 96 accumulators a thread (112 with a cluster), and ptxas must spill: ``compiler.gates``
+        calls that a broken promise, and ``choose`` has no such configuration."""
         step, most = SETMAXNREG_STEP, THREAD_REGISTERS // SETMAXNREG_STEP * SETMAXNREG_STEP
         launched = min(most, HOPPER.registers_per_sm // self.threads // step * step)
         return (
@@ -236,7 +247,7 @@ class WgmmaConfig(SharedMemory):
 
     @property
     def pieces(self):
-        """Pieces of 16 rows by 16 columns, one strip, that a warp has of a tile of C."""
+        """Pieces, 16 rows of a strip, that a warp has of a tile of C."""
         return self.strips * self.pieces_per_strip
 
     @property
@@ -244,7 +255,7 @@ class WgmmaConfig(SharedMemory):
         return self.tile_m // 16
 
     @property
-    def block_pieces(self):
+    def pieces_per_block(self):
         """Of a warp's pieces, those that one block of a cluster finishes."""
         return self.pieces // self.cluster
 
@@ -287,7 +298,7 @@ class WgmmaConfig(SharedMemory):
 
     def workspace_bytes(self, m, n, k, sms):
         """Of partials and locks. Stripes: a block has two partial tiles at most, the end of one
-        that another block began, and the beginning of one that another ends. ``parts``: a place
+        that another block began, and the beginning of one that another ends. ``parts``: a slot
         for each part of each tile. A lock for each warpgroup and tile that is shared."""
         if self.parts > 1:
             tiles = self.tiles(m, n)

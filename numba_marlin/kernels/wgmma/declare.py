@@ -56,6 +56,8 @@ KERNEL = KernelDefinition(
         group_sizes=(-1, 32, 64, 128, 256),
         fp4_groups=(16, 32),
     ),
+    # of ``reference.METHODS``: what is rounded to 16 bits. "sums", nothing: it is sums that are
+    # scaled, of scale groups (config.scaling="sums") or of all k (one scale per column)
     method=lambda config: "weights" if config.scales_weights else "sums",
     waits=False,
     cluster=lambda config: config.cluster,
@@ -74,8 +76,8 @@ KERNEL = KernelDefinition(
                 "produce",
                 "copy_boxes",
             ),
-            "multiply": ("multiply_steps", "multiply_groups"),
-            "reduce_block": ("add_groups", "add_quad"),
+            "multiply": ("multiply_steps", "multiply_scale_groups"),
+            "reduce_block": ("add_k_groups", "add_quad"),
             "reduce_grid": ("combine_parts", "combine_stripes", "add_blocks"),
             "write": ("write_result", "finish_columns", "store_sixteen_rows", "drain"),
         },

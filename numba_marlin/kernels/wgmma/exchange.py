@@ -5,32 +5,36 @@ The exchange buffer of a block holds the fp32 accumulators of a tile, [warpgroup
 8 quads][128 threads] of 16 bytes. First the second k group puts its accumulators there and the
 first adds them to its own. In a cluster every block then puts its accumulators there, and each
 block adds up its share of all blocks', in the order of their ranks from 0 on, and writes it to C. A
-share is some of the pieces of 16 rows by 16 columns that each warp has of the tile; a piece is two
-quads, and they are numbered as they lie, strip after strip: block ``rank`` has number rank *
-block_pieces and on.
+share is ``pieces_per_block`` of the pieces that each warp has of the tile; a piece is two quads,
+and they are numbered as they lie, strip after strip: block ``rank`` has number rank *
+pieces_per_block and on. (``choose`` proposes no cluster, so all about one here is for
+configurations by hand.)
 
 Two mbarriers of every block of the cluster guard the buffer, each with an arrival of every warp of
 every block's first k group: *ready*, all have put theirs; *free*, all have read what they need.
-``turn`` is the number of items that this block has done before, the same in all of a cluster: the
-turn's phase of ready and free has parity turn % 2. Before it writes, a thread waits for the phase
-of *free* before that one, parity (turn + 1) % 2, which at turn 0 counts as complete. Waits and
-arrivals of mbarriers order memory for the block only, so a fence for the cluster stands beside
-them.
+``items_done`` is the number of items that this block has done before, the same in all of a cluster:
+that item's phase of ready and free has parity items_done % 2. Before it writes, a thread waits for
+the phase of *free* of the item before, parity (items_done + 1) % 2, which at the first counts as
+complete. Waits and arrivals of mbarriers order memory for the block only, so a fence for the
+cluster stands beside them.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.pipeline import BARRIER_BYTES
 from numba_marlin.kernels.language.tuples import for_each, map_each, together
 from numba_marlin.kernels.wgmma.columns import column_verbs
+from numba_marlin.kernels.wgmma.output import FIRST_BARRIER
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
 from numba_marlin.kernels.wgmma.shared import PIECE_BYTES, QUAD_BYTES, WARPGROUP
 
-# Named barriers: 3 and 4, 5 and 6, for warpgroup 0 and 1 of both k groups (1 and 2: ``output``).
-PUT_BARRIER, READ_BARRIER = 3, 5
+# Named barriers of warpgroup 0 (of both k groups), and these + 1 of warpgroup 1. Behind those of
+# ``output``, which has one for each of two warpgroups.
+PUT_BARRIER = FIRST_BARRIER + 2
+READ_BARRIER = PUT_BARRIER + 2
 
 
 def exchange_verbs(lang, config):
-    """-> namespace of device functions: open_exchange, add_groups, add_blocks, close_exchange."""
+    """-> namespace of device functions: open_exchange, add_k_groups, add_blocks, close_exchange."""
     cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
     cfg = lang.constants(config)
     schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
@@ -104,25 +108,28 @@ def exchange_verbs(lang, config):
         cuda.syncthreads()
 
     @lang.device
-    def wait_for_buffer(shared, turn):
+    def wait_for_buffer(shared, items_done):
+        """Until all blocks have read what they need of the item before."""
         if cfg.cluster > 1:
-            wait_for(free(shared), (turn + 1) % 2)
+            wait_for(free(shared), (items_done + 1) % 2)
 
     @lang.device
-    def add_groups(acc, shared, turn, first_slot, steps, thread):
-        """The first k group gets the sums of both, of ``steps`` steps from stage ``first_slot`` of
+    def add_k_groups(acc, shared, items_done, first_stage, steps, thread):
+        """The first k group gets the sums of both, of ``steps`` steps from stage ``first_stage`` of
         the ring on. Nothing is to be added if the only step was in an even stage, the first k
-        group's own. (In a cluster it must be gone through all the same: only the second k group
-        waits for *free*, and its barrier tells the first, which puts its own in ``add_blocks``.)
+        group's own. (In a cluster both go through it all the same. There the second k group waits
+        here for *free*; the first does not wait for it itself before it writes in ``add_blocks``,
+        but passes the second's barrier, and so knows that it is.)
 
         The first barrier: the second k group has put its own. The second: the first has read them,
-        and they may be overwritten. (For compute-sanitizer both k groups come to both in the same
-        place of the code, and the two have two numbers: it takes two places for two barriers, and a
-        warp that is early at the next item's for one that has not left this one's.)"""
-        if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or first_slot % 2 != 0):
+        and they may be overwritten. (Why both k groups execute the same two ``bar.sync``, not one
+        of each k group's own, and with two numbers: compute-sanitizer takes one barrier at two
+        places in the code for two barriers. And with one number it takes a warp that is already at
+        the next item's barrier for one that is still at this item's.)"""
+        if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or first_stage % 2 != 0):
             own = own_accumulators(shared, thread)
             if thread.k_group == 1:
-                wait_for_buffer(shared, turn)
+                wait_for_buffer(shared, items_done)
                 put(acc, own)
             ptx.bar_sync(thread.warpgroup + PUT_BARRIER, 2 * WARPGROUP)
             if thread.k_group == 0:
@@ -151,10 +158,10 @@ def exchange_verbs(lang, config):
         return piece
 
     @lang.device
-    def add_blocks(acc, shared, turn, result, item, plan, thread, sizes):
+    def add_blocks(acc, shared, items_done, result, item, plan, thread, sizes):
         """All blocks' sums of this block's share of the tile, to C."""
-        if cfg.k_groups == 1:
-            wait_for_buffer(shared, turn)
+        if cfg.k_groups == 1:  # (with 2, the second k group has waited, in ``add_k_groups``)
+            wait_for_buffer(shared, items_done)
         own = own_accumulators(shared, thread)
         put(acc, own)
         tell_all(ready(shared), thread)
@@ -163,10 +170,10 @@ def exchange_verbs(lang, config):
         scratch = shared.base + cfg.result_at + warp * PIECE_BYTES
         # of a lane's address for stmatrix, as in ``output.write_result``; 32 bytes a row
         scratch_row, scratch_half = lane // 16 * 8 + lane % 8, lane // 8 % 2
-        wait_for(ready(shared), turn % 2)
-        for i in range(cfg.block_pieces):
-            number = ptx.cluster_ctarank() * cfg.block_pieces + i
-            strip, rows = number // cfg.pieces_per_strip, number % cfg.pieces_per_strip
+        wait_for(ready(shared), items_done % 2)
+        for i in range(cfg.pieces_per_block):
+            number = ptx.cluster_ctarank() * cfg.pieces_per_block + i
+            strip, sixteen_rows = number // cfg.pieces_per_strip, number % cfg.pieces_per_strip
             piece = sum_piece(own + number * (2 * QUAD_BYTES))
             column = tile.column_first + thread.panel * 64 + (thread.first_strip + strip) * 16
             if cfg.finishes_columns:
@@ -184,24 +191,26 @@ def exchange_verbs(lang, config):
             )
             ptx.bar_warp_sync(ALL_LANES)
             # two lanes store a row of the piece, 16 bytes each
-            row, column = tile.row_first + rows * 16 + lane // 2, column + lane % 2 * 8
-            if row < sizes.m and column < sizes.n:
+            row = tile.row_first + sixteen_rows * 16 + lane // 2
+            own_column = column + lane % 2 * 8
+            if row < sizes.m and own_column < sizes.n:
                 ptx.st_global_v4_b32(
-                    result.c + (uint64(row) * sizes.n + column) * 2,
+                    result.c + (uint64(row) * sizes.n + own_column) * 2,
                     ptx.ld_shared_v4_b32(scratch + lane * 16),
                 )
         tell_all(free(shared), thread)
 
     @lang.device
-    def close_exchange(shared, turn):
-        """A block may end when all others have read its accumulators: its memory goes with it."""
+    def close_exchange(shared, items_done):
+        """A block may end when all others have read its accumulators: its memory goes with it.
+        items_done: all items, so this waits for the readers of the last."""
         if cfg.cluster > 1:
-            wait_for_buffer(shared, turn)
+            wait_for_buffer(shared, items_done)
 
     return lang.namespace(
         "exchange",
         open_exchange=open_exchange,
-        add_groups=add_groups,
+        add_k_groups=add_k_groups,
         add_blocks=add_blocks,
         close_exchange=close_exchange,
     )

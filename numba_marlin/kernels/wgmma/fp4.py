@@ -1,11 +1,13 @@
-"""Block-scaled FP4 in ``wgmma``: scales, from a stage in shared memory. A "block" here is FP4's, 16
-or 32 rows of one column.
+"""Block-scaled FP4 in ``wgmma``: scales, from a stage in shared memory. What the format calls a
+block is a scale group here: 16 or 32 rows of one column.
 
-A stage has two rows of scales, of 32 rows of W each, [panels][2 rows][8 g][LANE_BYTES]: what the
-four lanes of a g need. Blocks of 16: LANE_BYTES = 16, word j is that of strip j, with two pairs
-(columns g and g + 8), for the first 16 of the 32 rows and for the other 16. Blocks of 32:
-LANE_BYTES = 8, word j // 2 has the pairs of strips j = 0 and 1, or 2 and 3. Which bits of a word a
-pair is, and how a code's bits stand: ``dequantize.expand_fp4``.
+A stage has two scale rows, of 32 rows of W each, [panels][2][8 g][LANE_BYTES]: what the four lanes
+of a g need. Groups of 16: LANE_BYTES = 16, word j is that of strip j, with two pairs (columns g and
+g + 8), for the first 16 of the 32 rows of W and for the other 16. Groups of 32: LANE_BYTES = 8,
+word j // 2 has the pairs of strips j = 0 and 1, or 2 and 3. The first pair of a word is bits 14 to
+7 (of column g) and 30 to 23 (g + 8), eight bits of a float16 each; the second is where the first
+is when the word is rotated left by 8: bits 6 to 0 and 31 (g), and 22 to 15 (g + 8). Which bits of a
+word a code is: ``kernel``.
 
 ``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``;
 ``load_scales(address, thread) -> scales`` of the row of scales that begins at ``address``, one for
@@ -25,7 +27,7 @@ def block_verbs(lang, config):
     def own_scales(address, thread):
         return address + (thread.panel * (2 * 8 * LANE_BYTES) + thread.lane // 4 * LANE_BYTES)
 
-    # Blocks of 16: a word for each strip, with a pair for each of two k16 rows, picked when it is
+    # Groups of 16: a word for each strip, with a pair for each of two k16 rows, picked when it is
     # needed.
 
     @lang.device
@@ -42,7 +44,7 @@ def block_verbs(lang, config):
     def pair_of_word(word, odd):
         return fp4.scale_pair(fp4.other_pair(word) if odd == 1 else word)
 
-    # Blocks of 32: a pair for each strip, two to a word, picked when it is loaded.
+    # Groups of 32: a pair for each strip, two to a word, picked when it is loaded.
 
     @lang.device
     def both_pairs(word):

@@ -1,21 +1,22 @@
 """The Hopper kernel for larger batches: ``wgmma`` on the transposed product, straight from Marlin's
-bytes. ``C[m, n] = A[m, k] @ W[k, n]``. On an H200, 4096 x 4096 INT4 weights in
-groups of 128 take 6.4 us at m = 16 and 9.5 us at m = 64. The rungs before it take: naive 1333 and
-5078, tiled 104 and 105, buffered 79 and 84, ``ampere`` 10.0 and 16.5, ``decode`` 6.9 and 14.7: over
-``decode`` a factor of 1.08 and 1.54 is gained (experiments/18_ladder; at m = 1 ``decode`` wins).
+bytes. ``C[m, n] = A[m, k] @ W[k, n]``. On an H200, 4096 x 4096 INT4 weights in groups of 128 take
+6.4 us at m = 16 and 9.5 us at m = 64. The project's other kernels for this product take, in us:
+naive 1333 and 5078, tiled 104 and 105, buffered 79 and 84, ``ampere`` 10.0 and 16.5, ``decode``,
+the Hopper kernel for small batches, 6.9 and 14.7 (experiments/18_ladder; at m = 1 ``decode`` wins).
 
 Parameters, in the signature's order:
 
 a_map, b_map, s_map, c_map   tensor maps of the next rows' matrices (``tensor_maps``):
                              x = A [m, k], rows ``a_stride`` elements apart, 16-byte aligned;
                              b int32 [k/16, n_packed * bits/2] in Marlin's order (the map counts it
-                             in uint64); scales [groups, n_packed]; c [m, n]
+                             in uint64; of FP4, words are encoded for the type of x); scales
+                             [groups, n_packed]; c [m, n]
 c, scales                    addresses of the same; of scales, where there is one per column
 zeros                        not used: ``z_map`` brings them
 bias                         [n]
 partials, locks              workspace, fp32 and int32 (``workspace_bytes``); locks are zero before
                              and zero again after
-m, n, k, a_stride            int32; m is any, k a multiple of 16, n of 8
+m, n, k, a_stride            int32, at least 1; k is a multiple of 16, n of 8
 z_map                        of zeros int32 [groups, n_packed * bits/32] or float16
                              [groups, n_packed]; of the scales again if there are no zero points
 factors                      with FP4: fp32 [n_packed] (``formats.fp4_marlin``, as b and scales)
@@ -23,24 +24,38 @@ factors                      with FP4: fp32 [n_packed] (``formats.fp4_marlin``, 
 n_packed is n rounded up to a multiple of 64.
 
 **Terms.** *x* is the matrix A of the interface; an *A fragment* is ``wgmma``'s first operand, which
-is weights. *Block*: a thread block. *Panel*: 64 columns of W, as wide as Marlin's permutation.
-*Strip*: 16 columns of a panel. *k16 row*: 16 rows of W, one row of b. *Stage*, or *step*: 64 of k,
-four k16 rows. *Tile*: tile_m x tile_n of C. *k group*: the consumers that take every k_groups-th
-stage. *Scale group*: the rows of W that share a scale. *Word*: 32 bits. *Lane* 4g + t: g = 0 to 7,
-t = 0 to 3. *Row* alone: of x and C.
+is weights. *Block* alone: a thread block. *Row* alone: of x and C. *Word*: 32 bits. *Lane* 4g + t:
+g = 0 to 7, t = 0 to 3.
+
+    panel        64 columns of W, as wide as Marlin's permutation
+    strip        16 columns of a panel
+    k16 row      16 rows of W: one row of b. (``group_blocks`` counts them: Marlin's are 16 x 64)
+    step         64 of k: four k16 rows
+    stage        a part of the ring in shared memory, which holds one step at a time
+    tile         tile_m x tile_n of C
+    item         consecutive steps of one tile that a block multiplies: all of its steps, or some
+    part         an item of split-K, or of a cluster; *stripe*: a block's share of stream-K
+    k group      the consumers that take every k_groups-th stage (1 or 2, ``config``)
+    scale group  the rows of W that share a scale, in one column
+    scale row    scales, or zero points, of a scale group (FP4: of 32 rows of W) and all columns
+    wgmma group  the products between two ``wgmma.commit_group``
+    quad         four fp32 accumulators of a thread, 16 bytes
+    piece        16 rows of a strip of C: two quads of each lane (of tuples, a piece is a slice)
+    factor       of a column, in fp32, multiplies its accumulators in the epilogue
 
 **The idea.** ``wgmma`` (sm_90a: a warpgroup, four warps, multiplies m64 by k16) takes A from
 registers or shared memory, and B from shared memory only. Weights must pass through registers to be
 dequantised, so they must be A: the kernel computes C^T = W^T x^T. The instruction's M is along n
 here, its N is tile_m. So no byte of Marlin's layout has to move, dequantised weights never go back
-to shared memory, and x is multiplied where TMA laid it down.
+to shared memory, and x is multiplied where TMA laid it down: [tile_m][k] with k contiguous, which
+is B "K-major", as it stands (``tensor``).
 
 **Who does what.** Blocks are persistent, one per SM, and warpgroups specialised. The last one is
 the producer: one thread of it copies (``load``), and the warpgroup gives its registers up to the
 others (``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise,
 multiply all rows of the tile (``tensor``), and write C (``output``). Number i of them is warpgroup
-i % warpgroups of k group i // warpgroups. With ``k_groups=2``, stage s of the ring belongs to k
-group s % 2. Warp w of a warpgroup has ``strips`` neighbouring strips of one panel, w % panels, from
+i % warpgroups of k group i // warpgroups. With ``k_groups=2``, stage s belongs to k group s % 2.
+Warp w of a warpgroup has ``strips`` neighbouring strips of one panel, w % panels, from
 ``first_strip`` on:
 
     tile_n  warpgroups  panels  strips  first_strip
@@ -51,10 +66,10 @@ group s % 2. Warp w of a warpgroup has ``strips`` neighbouring strips of one pan
     256     2           4       2       2 * warpgroup
 
 So a warpgroup has no contiguous part of the tile, but the same strips of every panel: a lane's
-words of neighbouring strips are neighbours in b, and one load brings all that its warp takes. The
-r-th strips of the four warps are the m64 of one ``wgmma``: 16 rows of W^T from each warp, which is
-where the instruction wants them. So a warpgroup issues ``strips`` products per k16 row, and a
-thread has as many tuples of tile_m / 2 accumulators.
+words of neighbouring strips are neighbours in b, and one load (two for 4 strips of 8 bits) brings
+all that its warp takes. The r-th strips of the four warps are the m64 of one ``wgmma``: 16 rows of
+W^T from each warp, which is where the instruction wants them. So a warpgroup issues ``strips``
+products per k16 row, and a thread has as many tuples of tile_m / 2 accumulators.
 
 **What is in flight, and what guards a stage.** The ring has ``stages`` stages, and runs on from
 tile to tile. Up to all of them are on their way or full; of these a k group multiplies one, and
@@ -69,7 +84,7 @@ most, of a k16 row each. The tile of C on its way out, and the accumulators that
 guarded apart (``output``, ``exchange``). Programmatic dependent launch (``griddepcontrol``): a
 launch's blocks begin on SMs that the kernel before has left, and a ring full of weights is on its
 way before that kernel has ended. Nothing but weights, scales and zero points is touched before it
-is complete: the producer waits before its first copy of x, consumers before all.
+is complete: the producer waits before its first copy of x, consumers before their first item.
 
 **How many stages.** At least 2 * k_groups: a k group gives a stage back when its next one has begun
 to multiply, so with fewer it would wait for itself. A multiple of k_groups: a stage belongs to one
@@ -79,54 +94,74 @@ k group for good. At most what fits in the 227 KiB that a block may have on Hopp
 the producer runs ahead, and where what lies behind the ring is (``shared``), and nothing in the
 main loop.
 
-**How work is divided among blocks** (``schedule``). Tiles of C that fill whole waves are taken one
-after the other. With ``split`` (stream-K) the tiles left over are cut along k into equal stripes,
-one per block, so that all finish together. With ``parts`` (split-K), or ``cluster``, so many blocks
-share every tile, and of its steps of k each has an equal part, give or take one, perhaps none.
+**How work is divided among blocks** (``schedule``). With B blocks, or B teams of blocks, a wave is
+B tiles of C. With ``split`` (stream-K) the tiles that do not fill a wave are cut along k into B
+equal stripes, so that all blocks finish together: a block does its stripe first, then its whole
+tiles, one of each wave. Without it a block does its whole tiles, and some blocks have one more.
+With ``parts`` (split-K), or ``cluster``, so many blocks are a team and share every tile: of its
+steps of k each has an equal part, give or take one, perhaps none. A cluster shares k only, nothing
+is multicast; it was never faster than ``parts``, and ``choose`` proposes none.
 
-**Which k and n a code has.** In row R of b, which begins at word R * n_packed * bits/2, of panel P
-of the matrix and strip j of it, lane = 4g + t has
+**Which k and n a code has.** Of k16 row R, which begins at word R * n_packed * bits/2 of b, of
+panel P of the matrix and strip j of it, lane = 4g + t has
 
     4 bits: word 128 * P + 4 * lane + j, nibble p          k = 2t + p // 4 + 8 * (p % 2)
                                                            n = 16j + g + 8 * (p // 2 % 2)
     8 bits: word 256 * P + 8 * lane + 2j + h, byte p       k = 2t + p // 2 + 8 * (p % 2)
             (h is 0 or 1)                                  n = 16j + g + 8h
 
-of which k counts from 16 R and n from 64 P. In W^T that is row g or g + 8 of the strip's 16, and
-column k. So nibbles (0, 4), (2, 6), (1, 5) and (3, 7) are, in this order, the four registers of the
-lane's A fragment: rows g, g + 8, g, g + 8, columns 2t and 2t + 1, the last two with 8 more.
-``expand`` gives d0 to d3, register r of nibbles (r, r + 4), or of bytes (0, 2) and (1, 3) of word h
-= 0, then of word h = 1: the fragment is d0, d2, d1, d3. FP4 codes have the k and n of the nibbles
-of the same word, with their bits turned (``expand_fp4``). Of x and C, accumulator 4v + 2h + e of
-strip j is row 8v + 2t + e and column 16j + g + 8h.
+of which k counts from 16 R and n from 64 P. FP4: code p of a word has the k and n of nibble p, but
+is no nibble: register r of the expanded word, r = 0 to 3, has code r in its low half and code r + 4
+in its high half, and which bits of the word make up a code depends on the type of x
+(``expand_fp4``; packing: ``formats.fp4_words``). With w[j] bit j of the word, 0 unless 0 <= j < 32,
+and ^ exclusive or, bit i of code r + 4h (bit 3 is the sign, bits 2 to 0 are e e m) is
+
+    float16, q = 16h + (15, or 9 + i for i < 3)     bfloat16, q = 16h + (15, or 6 + i for i < 3)
+    r = 0   w[q]                                    w[q]
+    r = 1   w[q - 8]                                w[q - 3]
+    r = 2   w[q + 3] ^ w[q - 7]                     w[q + 3] ^ w[q - 1]
+    r = 3   w[q - 5] ^ w[q - 15]                    w[q - 2] ^ w[q - 6]
+
+In W^T, where columns of W are rows, a lane has rows g and g + 8 of the strip's 16. So nibbles (0,
+4), (2, 6), (1, 5) and (3, 7) are, in this order, the four registers of the lane's A fragment: W^T's
+rows g, g + 8, g, g + 8, columns 2t and 2t + 1, the last two with 8 more. ``expand`` gives d0 to d3,
+register r of codes (r, r + 4), or of bytes (0, 2) and (1, 3) of word h = 0, then of word h = 1: the
+fragment is d0, d2, d1, d3. Of the tile of C, accumulator 4v + 2h + e of strip j is row 8v + 2t + e
+and column 16j + g + 8h of the panel; v = 0 to tile_m / 8 - 1, h and e 0 or 1.
 
 **Scales.** Scales of groups, and zero points, come with a stage, by TMA, and multiply weights in 16
 bits after the zero point is subtracted (which scale is where: ``weights``). With ``scaling="sums"``
 weights stay integers, and a scale group's products are scaled in fp32 when they are added to the
-tile's (``tensor``). Scales per column, FP4's factor per column, and the bias are loaded from global
-memory in the epilogue and applied in fp32 (``columns``). (Beside float16 zero points, which round a
-weight when they are subtracted, scales per column come with the stage too, and multiply weights.)
-FP4's block scales multiply weights (``fp4``).
+tile's (``tensor``). FP4's block scales multiply weights (``fp4``). Scales per column, FP4's factor
+per column, and the bias are loaded from global memory in the epilogue and applied in fp32
+(``columns``). The exception: with float16 zero points, scales per column too come with the stage
+and multiply weights. There code - zero lies between integers and is rounded when it is subtracted.
+So sums of unscaled weights would not be exact, as the tests' bound for scaled sums takes them to
+be; their other bound is for weights that are rounded twice, round(round(code - zero) * scale), as
+those of groups are (``reference.weights``).
 
 **Partial sums, and their order.** Along k a consumer's accumulators add up in ``wgmma``. The second
 k group hands its own to the first through shared memory. Blocks of a cluster read each other's
 through DSMEM, in the order of their ranks, and each finishes a share of the tile (``exchange``).
 Other blocks that share a tile leave fp32 partial tiles in the workspace and count themselves in;
 the last to come adds them all, its own too, in the order of the blocks (of two parts, the other's
-to its own: a + b is b + a), and no block waits for another (``output``). So the order is fixed: the
-same input, configuration and number of SMs give the same bits.
+to its own: a + b is b + a), and no block waits for another, as those of a cluster do (``output``).
+So the order is fixed: the same input, configuration and number of SMs give the same bits.
 
 **Epilogue.** Factors and bias in fp32, conversion to 16 bits, ``stmatrix``, which transposes, into
 shared memory, each warp its own columns; then a tensor store of [tile_m][16 * strips] carries them
 off while the next tile begins (``output``). Of a cluster's share, 16-byte stores (``exchange``).
+No ping-pong: a warpgroup multiplies nothing in its epilogue. Meanwhile the producer fills the ring,
+the other warpgroup goes its own way, and the second k group, which has no epilogue, multiplies the
+next item already, until its sums of that are to be added.
 
 **Tails** need no code in the main loop. The copies of a step announce whole boxes, and bring zeros
 for what lies outside of x, b, scales and zero points. Beyond k, x is 0, and weights, codes of 0
 with a scale, are finite: their products are 0. Beyond n and m, products go to places that the
 tensor store clips. Loads of factors and bias, and a cluster's stores, are guarded by column < n and
-row < m. The host refuses what is no multiple of 8 for n (``declare``: column_step), of 16 for k
-(``formats.marlin`` packs no such weights), or of 16 bytes for the rows of a tensor map, and so for
-a_stride (``layout.tensor_map``).
+row < m. The host refuses an n that is not a multiple of 8 (``declare``: column_step), a k that is
+not a multiple of 16 (``formats.marlin`` packs no such weights), and rows of a tensor map that are
+not multiples of 16 bytes apart, which is a condition for a_stride (``layout.tensor_map``).
 
 **Shared memory**, with its offsets, sizes, shapes and bank conflicts: ``shared``. **The order of a
 round, and the state of the main loop**: ``tensor``.
@@ -136,8 +171,8 @@ are walked while the kernel is compiled (``language.tuples``): ``for_each(lang, 
 stride)`` makes a function (values, where) that calls f(values[i : i + piece], where + i // piece *
 stride) for i = 0, piece, ...; ``map_each`` joins the tuples that f returns; ``together`` walks two
 tuples, (left, right, where); ``repeat(lang, width, f)`` makes a tuple of ``width`` results of f().
-A bare 0 for ``where`` is one that nobody reads.
-"""
+With piece 1, f takes and returns tuples of one: acc[0] is a strip's accumulators. A bare 0 for
+``where`` is one that nobody reads."""
 
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
@@ -171,8 +206,9 @@ def make(lang, config):
     Thread = lang.record("Thread", "warpgroup k_group number panel first_strip lane")
     # In shared memory: addresses of the ring of stages, which comes first, and of its barriers
     Shared = lang.record("Shared", "base barriers")
-    # In global memory: what the epilogue reads and writes. factors: scales per column, or FP4's
-    Result = lang.record("Result", "c c_map factors bias partials locks")
+    # In global memory: what the epilogue reads and writes. column_factors: scales, if there is one
+    # per column, or FP4's factors; of scales of groups nobody here reads the address
+    Result = lang.record("Result", "c c_map column_factors bias partials locks")
 
     @lang.device
     def own_thread():
@@ -202,30 +238,30 @@ def make(lang, config):
     def consume(shared, result, sizes):
         """A consumer's thread: the main loop of each item, and its epilogue. place: the first stage
         of the ring that this thread has not looked at yet, the same for all consumers between
-        items; item: steps of a tile to multiply; turn: how many items, whole tiles or parts of
-        one, this block has done before; first_slot: the stage of the item's first step."""
+        items; item: steps of a tile to multiply; items_done: how many this block has done before;
+        first_stage: the stage of the item's first step."""
         thread = own_thread()
         plan = schedule.plan_of(sizes)
         place = ring.consumer_start()
         item = schedule.first_item(plan)
-        turn = 0
+        items_done = 0
         ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
         while item.tile != NO_TILE:
-            first_slot = place.stage
+            first_stage = place.stage
             place, acc = multiply_stages(shared, place, item, thread)
-            acc = exchange.add_groups(acc, shared, turn, first_slot, item.steps, thread)
+            acc = exchange.add_k_groups(acc, shared, items_done, first_stage, item.steps, thread)
             if thread.k_group == 0:
                 if in_cluster:
-                    exchange.add_blocks(acc, shared, turn, result, item, plan, thread, sizes)
+                    exchange.add_blocks(acc, shared, items_done, result, item, plan, thread, sizes)
                 else:
                     whole, acc = output.combine(acc, shared, result, item, plan, thread)
                     if whole:
                         acc = output.finish_columns(acc, result, item, plan, thread, sizes)
                         output.write_result(acc, shared, result, item, plan, thread)
-            turn += 1
+            items_done += 1
             item = schedule.next_item(plan, item)
         output.drain(thread)
-        exchange.close_exchange(shared, turn)
+        exchange.close_exchange(shared, items_done)
 
     def kernel(
         a_map,
@@ -269,38 +305,39 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """-> {map: (parameter, TensorMap of dtype, shape, strides in bytes, box)}. Boxes: of x, a
-    tile's rows by 64 of k, which is one row of the swizzle; of b, scales and zero points, a stage's
-    rows by the tile's columns (b: or half of them); of c, the tile's rows by one warp's columns.
-    Elements of b's map are uint64: a k16 row has ``w_elements`` of them per column, 1 with 4 bits
-    and 2 with 8. Those of FP4's scales are int32: a row is a panel, and has ``scale_words`` per 32
-    rows of W."""
-    warp_columns, n_packed, groups = (
+    """-> {parameter: (matrix, TensorMap of dtype, shape, strides in bytes, box)}; matrix: a name of
+    the launch's caller. Boxes: of x, a tile's rows by 64 of k, which is one row of the swizzle; of
+    b, a stage's k16 rows by the tile's columns, or half of them; of scales and zero points, a
+    stage's scale rows by the tile's columns; of c, the tile's rows by one warp's columns. Elements
+    of b's map are uint64: a k16 row has ``w_elements`` per column, 1 with 4 bits and 2 with 8.
+    Those of FP4's scales are int32: a row of the map is a panel, with ``scale_words`` per scale
+    row."""
+    warp_columns, n_packed, scale_rows = (
         16 * config.strips,
         ceil_div(n, 64) * 64,
-        ceil_div(k, 16 * config.scale_blocks) if config.grouped else 1,
+        ceil_div(k, 16 * config.k16_per_scale_row) if config.grouped else 1,
     )
-    w_elements, rows = config.w_elements, config.groups_per_stage
+    w_elements = config.w_elements
 
-    def per_group(dtype, pitch, box_columns):
-        """Of [groups, columns] in rows of ``pitch`` bytes."""
+    def per_scale_row(dtype, pitch, box_columns):
+        """Of [scale_rows, columns] in rows of ``pitch`` bytes."""
         size = ELEMENT_BYTES[dtype]
         return TensorMap(
             dtype,
-            (groups, pitch // size),
+            (scale_rows, pitch // size),
             (pitch, size),
-            (rows, box_columns),
+            (config.scale_rows, box_columns),
             l2_promotion=128,
         )
 
-    scales = per_group(config.dtype, 2 * n_packed, config.tile_n)
+    scales = per_scale_row(config.dtype, 2 * n_packed, config.tile_n)
     if config.block_scaled:
-        words_of_panel = groups * config.scale_words
+        words_of_panel = scale_rows * config.scale_words
         scales = TensorMap(
             "int32",
             (n_packed // 64, words_of_panel),
             (4 * words_of_panel, 4),
-            (config.tile_n // 64, rows * config.scale_words),
+            (config.tile_n // 64, config.scale_rows * config.scale_words),
             l2_promotion=128,
         )
     codes_per_word = 32 // config.bits
@@ -308,9 +345,9 @@ def tensor_maps(config, m, n, k, a_stride):
         None: ("scales", scales),  # a map must be passed, nobody reads it
         "integer": (
             "zeros",
-            per_group("int32", 4 * n_packed // codes_per_word, config.tile_n // codes_per_word),
+            per_scale_row("int32", 4 * n_packed // codes_per_word, config.tile_n // codes_per_word),
         ),
-        "float16": ("zeros", per_group("float16", 2 * n_packed, config.tile_n)),
+        "float16": ("zeros", per_scale_row("float16", 2 * n_packed, config.tile_n)),
     }[config.zeros]
     return {
         "a_map": (

@@ -8,6 +8,15 @@ whatever the batch and the consumers.)
 
 All but x does not depend on the kernel before this one on the stream: a ring full of it is on its
 way before that kernel has ended.
+
+Coordinates of a tensor copy are the instruction's: the innermost dimension's first, so column, then
+row of the map, in elements of the map.
+
+The producer's state: ``item`` (``schedule``), what is left to be copied of this block's work, and
+``place``, the stage to be filled next, with the parity to wait for on its *empty* (1 in the first
+round). Within an item: ``step``, the next step of k of the tile, and ``remaining``, how many. In
+the first, ``ahead``: stages that are filled before the kernel before is complete; ``done``: how
+many of these have their weights, then how many their x; ``place_of_x``: the next to get x.
 """
 
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
@@ -46,12 +55,14 @@ def load_verbs(lang, config, ring, copy_weights=None):
         tile they are read once, and need not stay in L2: evict first."""
         for box in range(cfg.w_boxes):
             target = filling.address + (cfg.weights_at + box * cfg.w_box_bytes)
-            at = (column + box * cfg.w_box_columns) * cfg.w_elements
+            inner = (column + box * cfg.w_box_columns) * cfg.w_elements
             k16_row, barrier = step * STAGE_ROWS, filling.barrier
             if sizes.m <= cfg.tile_m:
-                ptx.cp_async_bulk_tensor_2d_g2s_hint(target, weights, at, k16_row, barrier, policy)
+                ptx.cp_async_bulk_tensor_2d_g2s_hint(
+                    target, weights, inner, k16_row, barrier, policy
+                )
             else:
-                ptx.cp_async_bulk_tensor_2d_g2s(target, weights, at, k16_row, barrier)
+                ptx.cp_async_bulk_tensor_2d_g2s(target, weights, inner, k16_row, barrier)
 
     copy_weights = copy_weights or copy_boxes
 
@@ -62,20 +73,20 @@ def load_verbs(lang, config, ring, copy_weights=None):
         filling = filling_at(shared, place)
         ring.expect(shared.barriers, place, cfg.copied_bytes)
         copy_weights(filling, maps.weights, column, step, policy, sizes)
-        group = step * STAGE_ROWS // cfg.scale_blocks if cfg.grouped else 0
+        scale_row = step * STAGE_ROWS // cfg.k16_per_scale_row if cfg.grouped else 0
         if copies_scales:
-            # rows of the map: groups, or panels of FP4's scales
-            at = group * cfg.scale_words if cfg.block_scaled else column
-            map_row = column // 64 if cfg.block_scaled else group
+            # rows of the map: scale rows, or panels of FP4's scales
+            inner = scale_row * cfg.scale_words if cfg.block_scaled else column
+            outer = column // 64 if cfg.block_scaled else scale_row
             ptx.cp_async_bulk_tensor_2d_g2s(
-                filling.address + cfg.scales_at, maps.scales, at, map_row, filling.barrier
+                filling.address + cfg.scales_at, maps.scales, inner, outer, filling.barrier
             )
         if copies_zeros:
             ptx.cp_async_bulk_tensor_2d_g2s(
                 filling.address + cfg.zeros_at,
                 maps.zeros,
                 column // cfg.z_element_columns,
-                group,
+                scale_row,
                 filling.barrier,
             )
 

@@ -4,19 +4,19 @@ The accumulators are a tuple with an element per strip of the warp. Accumulator 
 4g + t is the result of row 8v + 2t + e and of column g + 8h of the strip's 16. ``pair_of(a, b)``
 rounds two of them to 16 bits, e = 0 in the low half of a register, e = 1 in the high: two rows of a
 column. That is what a lane passes to ``stmatrix.trans`` of an 8 x 8 matrix whose rows are rows of
-C: eight accumulators are four matrices, 16 rows by 16 columns. A warpgroup goes its own way:
-nowhere here does it wait for the other.
+C: eight accumulators are four matrices, a piece, 16 rows by 16 columns. A warpgroup goes its own
+way: nowhere here does it wait for the other.
 
-Blocks that share a tile. Each puts its accumulators into the workspace, [place][warpgroups]
-[strips][tile_m / 8 quads][128 threads] of 16 bytes, and adds 1 to the lock of that tile and
-warpgroup, with acquire and release semantics. Who finds that all others have been there sets the
-lock to 0 again and adds all of them, from place to place in the order of the blocks, which is that
-of k. The places of a tile: with ``parts``, tile * parts + part. With stripes a block b has two, 2b
-for the tile that others began, 2b + 1 for the one that it begins and does not end; a tile that
-blocks first to last share has
+Blocks that share a tile. Each puts its accumulators into a slot of the workspace, which is
+[slots][warpgroups][strips][tile_m / 8 quads][128 threads] of 16 bytes, and adds 1 to the lock of
+that tile and warpgroup, with acquire and release semantics. Who finds that all others have been
+there sets the lock to 0 again and adds all of them, from slot to slot in the order of the blocks,
+which is that of k. The slots of a tile: with ``parts``, tile * parts + part. With stripes a block b
+has two, 2b for the tile that others began, 2b + 1 for the one that it begins and does not end; a
+tile that blocks first to last share has
 
     block   first        first + 1        first + 2      ...   last
-    place   2 first + 1  2 (first + 1)    2 (first + 2)        2 last
+    slot    2 first + 1  2 (first + 1)    2 (first + 2)        2 last
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -36,7 +36,6 @@ def output_verbs(lang, config):
     cfg = lang.constants(config)
     schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
     pair_of, finish = columns.pair_of, columns.finish_quads(config.accumulators)
-    finishes_columns = config.finishes_columns
     zeros = ptx.zero_f32(width=config.accumulators)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
@@ -95,7 +94,9 @@ def output_verbs(lang, config):
 
     def finish_from(strips):
         """-> device function (accumulators, result, first column of a strip, g, n): strip after
-        strip, 16 columns on each time (more than ``map_each``'s ``where`` can say)"""
+        strip, 16 columns on each time. (Not ``map_each``: its only argument that moves on is a
+        single number, and others would have to come in a record with it. ``store_from``: the
+        same.)"""
 
         @lang.device
         def finish_one(acc, result, column, g, n):
@@ -135,7 +136,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def own_partial(result, thread):
-        """Where a thread's accumulators begin in the workspace's place 0."""
+        """Where a thread's accumulators begin in the workspace's slot 0."""
         return (
             result.partials
             + uint64(thread.warpgroup) * cfg.partial_warpgroup_bytes
@@ -190,8 +191,8 @@ def output_verbs(lang, config):
         block = uint32(cuda.blockIdx.x)
         sharers = schedule.sharers_of(item, plan)
         own = own_partial(result, thread)
-        place = 2 * block + (1 if block == sharers.first else 0)
-        put(acc, own + uint64(place) * cfg.partial_bytes)
+        slot = 2 * block + (1 if block == sharers.first else 0)
+        put(acc, own + uint64(slot) * cfg.partial_bytes)
         shared_tile = schedule.shared_number(item, plan)
         lock = result.locks + uint64(shared_tile * cfg.warpgroups + thread.warpgroup) * 4
         others = sharers.last - sharers.first
@@ -220,7 +221,7 @@ def output_verbs(lang, config):
     @lang.device
     def finish_columns(acc, result, item, plan, thread, sizes):
         """Per-column scales and a bias, in fp32, before the cast."""
-        if not finishes_columns:
+        if not cfg.finishes_columns:
             return acc
         tile = schedule.tile_of(item, plan)
         first = tile.column_first + thread.panel * 64 + thread.first_strip * 16
@@ -246,6 +247,7 @@ def output_verbs(lang, config):
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
             column = tile.column_first + thread.panel * 64 + thread.first_strip * 16
+            # coordinates: the innermost dimension's first
             ptx.cp_async_bulk_tensor_2d_s2g(result.c_map, column, tile.row_first, box)
             ptx.cp_async_bulk_commit_group()
 

@@ -1,14 +1,15 @@
-"""Who multiplies what in ``wgmma``: whole tiles in waves, and stripes along k of the tiles that are
-left over (stream-K).
+"""Who multiplies what in ``wgmma``: stripes along k of the tiles that fill no wave (stream-K), and
+whole tiles in waves. A wave is a tile for each block, or team.
 
-Tiles are numbered so that a wave of them stays in few rows and columns, and these in L2: down
-``group_m`` row tiles, then down the same rows of the next column tile, ...; after the last column
-the next group_m rows. That is, with i = tile % (group_m * n_tiles), first = tile // (group_m *
-n_tiles) * group_m and rows = min(group_m, m_tiles - first): row tile first + i % rows, column tile
-i // rows (``language.tile_order``). With B blocks, tiles 0 .. waves * B - 1 are whole: block b
-takes b, B + b, ... The others, fewer than B, are shared: their steps of k, tile after tile, are cut
-into equal stripes of ceil(steps / B), one per block. A block multiplies its stripe first: whole
-tiles of others then hide the reduction of the shared ones.
+Tiles are numbered so that a wave stays in few rows and columns, and these in L2: down ``group_m``
+row tiles, then down the same rows of the next column tile, ...; after the last column the next
+group_m rows. That is, with i = tile % (group_m * n_tiles), first = tile // (group_m * n_tiles) *
+group_m and rows = min(group_m, m_tiles - first): row tile first + i % rows, column tile i // rows
+(``language.tile_order``). With B blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B +
+b, ... With ``split`` the others, fewer than B, are shared: their steps of k, tile after tile, are
+cut into equal stripes of ceil(steps / B), one per block (the last ones may be shorter, or empty). A
+block multiplies its stripe first, its whole tiles after that: whole tiles then hide the reduction
+of the shared ones.
 
 With ``cluster`` or ``parts`` (split-K) a team of blocks, those of a cluster or so many lone ones,
 takes whole tiles as a block does, and block r of a team of T steps S r // T up to S (r + 1) // T of
@@ -16,7 +17,7 @@ a tile's S: none, if S < T, and then it adds zeros.
 """
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
-from numba_marlin.kernels.wgmma.config import STAGE_K
+from numba_marlin.kernels.wgmma.shared import STAGE_K
 
 
 def schedule_verbs(lang, config):
@@ -28,9 +29,9 @@ def schedule_verbs(lang, config):
     Sizes = lang.record("Sizes", "m n k")
 
     # What a block must know to find its work. steps: of k in a tile; m_tiles, n_tiles: row and
-    # column tiles; waves: whole tiles of this block; stripe: steps in a stripe; end: where this
-    # block's stripe ends, in steps from the beginning of the first stripe, all laid end to end.
-    # Without ``split`` both are 0: position < end never holds.
+    # column tiles; waves: whole tiles of this block, one of each wave; stripe: steps in a stripe;
+    # end: where this block's stripe ends, in steps from the beginning of the first stripe, all laid
+    # end to end. Without ``split`` both are 0: position < end never holds.
     Plan = lang.record("Plan", "steps m_tiles n_tiles waves stripe end")
 
     # What to multiply: ``steps`` steps of a tile from first_step on. tile: its number, NO_TILE

@@ -10,7 +10,8 @@ A block::
     exchange_at          fp32 accumulators, with k_groups  [warpgroups][strips][tile_m / 8]
                          2 or a cluster                    [128 threads][16]
     barriers_at          mbarriers of the ring             [stages][full 8, empty 8]
-    cluster_barriers_at  of a cluster (``exchange``)       [ready 8, free 8]
+    cluster_barriers_at  mbarriers of a cluster            [ready 8, free 8]
+                         (``exchange``; there in any case)
     flags_at             words of ``output.count_in``      [warpgroups][4], in 16 bytes
 
 A stage. TMA writes all of it; wgmma reads x, a lane its own weights, and lanes 4g to 4g + 3 the
@@ -18,29 +19,31 @@ scales and zero points of columns with that g::
 
     offset        what                           shape
     0             x, swizzled                    [tile_m][128]
-    weights_at    weights of four k16 rows       [w_boxes][4][w_panels][32 lanes][4 * bits]
-    scales_at     scales of groups               [s_rows][tile_n][2]
-                  of FP4                         [panels][s_rows][8 g][scale_words / 8 words][4]
-    zeros_at      zero points, integer, packed   [groups_per_stage][panels][8 g][bits]
-                  float16                        [groups_per_stage][tile_n][2]
+    weights_at    weights of four k16 rows       [w_boxes][4 k16 rows][w_panels][32 lanes]
+                                                 [4 strips][lane_strip_bytes]
+    scales_at     scales, unless the epilogue    [scale_rows][tile_n][2]
+                  loads them; of FP4             [panels][scale_rows][8 g][scale_words / 8 words][4]
+    zeros_at      zero points, integer, packed   [scale_rows][panels][8 g][8 codes: ``bits`` bytes]
+                  float16                        [scale_rows][tile_n][2]
     copied_bytes  a gap, to a multiple of 1024
 
 Bank conflicts (32 banks of 4 bytes; ``bits`` is 4 or 8):
 
 - x: a stage is 128 bytes deep in k because that is the widest swizzle: TMA puts chunk c of 16 bytes
-  of row r at c ^ r % 8. ``wgmma`` reads 8 rows of a chunk at once, and these lie in 8 different
+  of row r at c ^ (r % 8). ``wgmma`` reads 8 rows of a chunk at once, and these lie in 8 different
   groups of 4 banks. It undoes the swizzle, which its descriptor names.
 - Weights lie as in Marlin's bytes, lanes 16 bytes apart with 4 bits and 32 with 8, and a lane loads
   a word, or two, per strip. With 4 bits and 4 strips that is all 16 bytes: no conflict. With fewer
   strips a load takes as long as if it brought everything: 2-way conflicts with 2 strips, 4-way with
   one. 8 bits: 2-way with 4 or 2 strips, 4-way with one. That is left so. The loads of a step of 256
-  columns, two warpgroups and 4 bits take 8 warps x 4 k16 rows x 4 = 128 cycles of shared memory;
-  the shortest such step takes 0.33 us, some 600 cycles (``choose``).
+  columns, two warpgroups and 4 bits take 8 warps x 4 k16 rows x 4 cycles (32 lanes x 16 bytes, 128
+  a cycle) = 128 cycles of shared memory; the shortest such step takes 0.33 us, some 600 cycles
+  (``choose``).
 - Scales and zero points: the four lanes of a g read one address, and all eight g 128 bytes at most.
-- The tile of C: a row is 32 * strips bytes, and chunk c of row r goes to c ^ r // line_rows % (2 *
-  strips), which is the swizzle of 32, 64 or 128 bytes that the tensor store undoes. ``stmatrix``
-  writes 8 rows of a chunk at once: they lie in 8 different groups of 4 banks. (A cluster's pieces
-  are not swizzled: 8 rows, 32 bytes apart, conflict 2-way.)
+- The tile of C: a row is 32 * strips bytes, and chunk c of row r goes to
+  c ^ ((r // line_rows) % (2 * strips)), which is the swizzle of 32, 64 or 128 bytes that the tensor
+  store undoes. ``stmatrix`` writes 8 rows of a chunk at once: they lie in 8 different groups of 4
+  banks. (A cluster's pieces are not swizzled: 8 rows, 32 bytes apart, conflict 2-way.)
 - Exchange: neighbouring threads, neighbouring 16 bytes.
 """
 
@@ -67,9 +70,19 @@ class SharedMemory:
         return self.tile_m * STAGE_K * 2
 
     @property
+    def lane_strip_bytes(self):
+        """What a lane has of a strip in a k16 row: 8 codes, which are ``bits`` bytes."""
+        return self.bits
+
+    @property
+    def lane_bytes(self):
+        """What a lane has of a panel in a k16 row: of its four strips."""
+        return 4 * self.lane_strip_bytes
+
+    @property
     def panel_bytes(self):
-        """Of a panel's part of a k16 row, 16 x 64 packed weights."""
-        return 128 * self.bits
+        """Of a panel's part of a k16 row, 16 x 64 packed weights: of 32 lanes."""
+        return 32 * self.lane_bytes
 
     @property
     def w_box_columns(self):
@@ -104,27 +117,26 @@ class SharedMemory:
 
     @property
     def scale_words(self):
-        """Words of FP4's scales for 32 rows of W and a panel."""
+        """Words of FP4's scales for 32 rows of W and a panel: for each of 8 g, 4 strips x 2 pairs
+        (groups of 16, group_blocks = 1) or 1 pair (groups of 32), two pairs to a word."""
         return 32 // self.group_blocks if self.block_scaled else 0
 
     @property
     def s_row_bytes(self):
-        """Of a stage's row of scales, all panels together."""
+        """Of the scales of a stage's scale row, all panels together; 0 if none come with it."""
+        if self.scales_columns:
+            return 0
         return self.panels * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
 
     @property
-    def s_rows(self):
-        """Rows of scales in a stage, one per scale group (FP4: per 32 rows of W)."""
-        return 0 if self.scales_columns else self.groups_per_stage
-
-    @property
     def s_next_row(self):
-        """From a row of scales to the next of the same columns: s_row_bytes, but for FP4, where
-        both rows of a panel lie together."""
+        """From a scale row's scales to the next row's of the same columns: s_row_bytes, but for
+        FP4, where both rows of a panel lie together."""
         return 4 * self.scale_words if self.block_scaled else self.s_row_bytes
 
     @property
     def z_row_bytes(self):
+        """Of the zero points of a stage's scale row; 0 if there are none."""
         return {None: 0, "integer": self.tile_n * self.bits // 8, "float16": self.tile_n * 2}[
             self.zeros
         ]
@@ -145,12 +157,12 @@ class SharedMemory:
 
     @property
     def zeros_at(self):
-        return self.scales_at + self.s_rows * self.s_row_bytes
+        return self.scales_at + self.scale_rows * self.s_row_bytes
 
     @property
     def copied_bytes(self):
         """That a stage's full barrier waits for: whole boxes, whatever lies outside of a matrix."""
-        return self.zeros_at + self.groups_per_stage * self.z_row_bytes
+        return self.zeros_at + self.scale_rows * self.z_row_bytes
 
     @property
     def stage_bytes(self):

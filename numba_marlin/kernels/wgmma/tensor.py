@@ -9,22 +9,26 @@ round multiplies a stage; from top to bottom, and side by side what overlaps:
     wait until the stage is full                             k16 row 3 of the stage before
     load the words of its four k16 rows, scales, zero points     "
     dequantise k16 row 0                                         "
-    issue row 0; wait until one group at most is in flight   row 3 is done
+    issue k16 row 0; wait until <= 1 wgmma group in flight   k16 row 3 is done
     lane 0 releases the stage before
-    dequantise row 1                                         row 0
-    issue row 1; wait until one group at most is in flight   row 0 is done
-    dequantise row 2                                         row 1
-    ... and so with rows 2 and 3; row 3 stays in flight
+    dequantise k16 row 1                                     k16 row 0
+    issue k16 row 1; wait until <= 1 wgmma group in flight   k16 row 0 is done
+    dequantise k16 row 2                                     k16 row 1
+    ... and so with k16 rows 2 and 3; 3 stays in flight
     on to the k group's next stage
 
 After the last round it waits until nothing is in flight, and lane 0 releases the last stage. So
-dequantised weights have two sets of registers. Lane 0 releases for its warp without a barrier of
-the warp: ``wgmma`` takes registers of all lanes, so when a stage's products are done all lanes'
-loads of it are. (The scales of "sums" are no operands of it, but loaded before it: a warp's loads
-from shared memory are served in order.) The producer's copies overlap with all of this, and the
-tensor store of C with the next item's rounds.
+dequantised weights have two sets of registers. "Stage before" and "next" are those of the k group.
 
-The state of the loop (``multiply_steps``), all of it the same in all lanes but the registers:
+Why lane 0 may release for its warp without a barrier of the warp: ``wgmma`` takes registers of all
+lanes, so when a stage's products are done all lanes' loads of it are. (The scales of "sums" are no
+operands of it, but loaded before it: a warp's loads from shared memory are served in order.) Nor is
+a proxy fence wanted between these loads and TMA's next copy to the stage: they are reads, done
+before the arrival on *empty* that the producer waits for. The producer's copies overlap with all of
+this, and the tensor store of C with the next item's rounds.
+
+The state of the loop (``multiply_steps``). The first four are the same in all threads of a k group,
+the others each lane's own:
 
     place       the next stage to multiply, and the parity of its round (RingPlace)
     remaining   steps of this call that are left from ``place`` on, those of both k groups
@@ -35,20 +39,26 @@ The state of the loop (``multiply_steps``), all of it the same in all lanes but 
     scales      with "sums": of the stage last multiplied
 
 With ``scaling="sums"`` integers are multiplied, and the products of a scale group are scaled and
-added to the others' in fp32 (``multiply_groups``: totals, step and remaining, in steps of the
-item's tile, and steps, those of the next scale group). No product is in flight between scale
-groups: ptxas serialises ``wgmma`` if accumulators are read in a loop while others are in flight
-over its back edge. (The accumulators of several strips count as one there: issued together, and not
-read before nothing is in flight. ``compiler.gates`` asks ptxas.) Instructions of a warp for a step,
-in the SASS (tile_n 256, two warpgroups; not timed); the last column is tile_m 32, k_groups 2:
+added to the others' in fp32, by the loop around that one (``multiply_scale_groups``), whose state
+is
+
+    step        the next to multiply, counted from the tile's first
+    steps       those of its scale group that the item has from there on
+    remaining   steps of the item that are left from ``step`` on
+    totals      sums of the scale groups before, scaled, fp32
+
+No product is in flight between scale groups: ptxas serialises ``wgmma`` if accumulators are read in
+a loop while others are in flight over its back edge. (The accumulators of several strips count as
+one there: issued together, and not read before nothing is in flight. ``compiler.gates`` asks
+ptxas.) "sums" saves the 32 multiplications of a step's weights and costs an FMA per accumulator and
+scale group. (With k_groups=2 a k group has every other step of a scale group: of groups of 128 just
+one.) Instructions of a warp for a step, in the SASS (tile_n 256, two warpgroups; not timed); the
+last column is tile_m 32, k_groups 2:
 
     scaling                             tile_m 16    32    64    32 x 2
     weights                                   168   168   168   178
     sums, groups of 128                       162   172   187   220
     sums, groups of 256                       150   155   162
-
-"sums" saves the 32 multiplications of a step's weights and costs an FMA per accumulator, once per
-scale group, or with k_groups=2 once per step.
 """
 
 from numba_marlin.kernels.language.tuples import map_each, repeat, together
@@ -56,13 +66,16 @@ from numba_marlin.kernels.wgmma.weights import weight_verbs
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 from numba_marlin.layout.wgmma import Descriptor
 
-# All of x's descriptor but the address: 128-byte swizzle, groups of eight rows 1024 bytes apart.
+# wgmma's B is 16 of k by tile_m. In a stage x is [tile_m][64 of k], so k is contiguous: "K-major",
+# and the instruction's trans-b is 0 (its scale-a and scale-b are 1). All of its descriptor but the
+# address: 128-byte swizzle, groups of eight rows of x 1024 bytes apart; base offset 0, as a stage
+# begins at a multiple of 1024; the leading offset is not used with a swizzle.
 DESCRIPTOR_WITHOUT_ADDRESS = Descriptor(
     address=0, stride_bytes=SWIZZLE_PATTERN_BYTES, swizzle=128
 ).encode()
-# From a k16 row to the next in a row of x: 32 bytes, in the descriptor's units of 16. The swizzle
-# is a function of the whole address, so that a start inside of a 128-byte row is allowed.
-ROW_DESCRIPTORS = 2
+# From 16 of k to the next 16, within a row of x: 32 bytes, in the descriptor's units of 16. The
+# swizzle is a function of the whole address, so that a start inside of a 128-byte row is allowed.
+NEXT_K16 = 2
 
 
 def tensor_verbs(lang, config, ring):
@@ -74,7 +87,7 @@ def tensor_verbs(lang, config, ring):
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     weights = weight_verbs(lang, config)
-    scales_sums, two_groups = config.scales_sums, config.groups_per_stage == 2
+    scales_sums, two_scale_rows = config.scales_sums, config.scale_rows == 2
     low_of, high_of = {
         "float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
         "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
@@ -86,19 +99,19 @@ def tensor_verbs(lang, config, ring):
     wait_for_last_but_one, wait_for_all = ptx.wgmma_wait_group(n=1), ptx.wgmma_wait_group(n=0)
     zero = repeat(lang, config.strips, ptx.zero_f32(width=config.accumulators))
 
-    # what a k16 row of weights is multiplied by: the descriptor of 16 columns of x's stage; adds: 0
-    # if the product replaces the accumulators, else 1
+    # what a k16 row of weights is multiplied by: the descriptor of the same 16 of k in the stage's
+    # x; adds: 0 if the product replaces the accumulators, else 1
     Multiplier = lang.record("Multiplier", "descriptor adds")
 
-    # two scales, of columns g and g + 8
-    Scales = lang.record("Scales", "lower upper")
+    # two scales in fp32, of columns g and g + 8 of a strip
+    TwoScales = lang.record("TwoScales", "lower upper")
 
-    # the accumulators of a strip, and what they are scaled by: a pair of scales in 32 bits
-    Scaled = lang.record("Scaled", "acc scale")
+    # the accumulators of a strip, and what they are to be scaled by: a pair of scales in 32 bits
+    StripAndScale = lang.record("StripAndScale", "acc scale")
 
     @lang.device
-    def multiply_strip(acc, fragment, x):
-        return (wgmma(acc[0], fragment[0], x.descriptor, x.adds),)
+    def multiply_strip(acc, fragment, multiplier):
+        return (wgmma(acc[0], fragment[0], multiplier.descriptor, multiplier.adds),)
 
     multiply = together(lang, config.strips, 1, multiply_strip)
 
@@ -110,7 +123,7 @@ def tensor_verbs(lang, config, ring):
 
     @lang.device
     def start(acc, fragments, descriptor, adds):
-        """A k16 row goes to the tensor cores, a group of a product per strip."""
+        """A k16 row goes to the tensor cores, a wgmma group of one product per strip."""
         ptx.wgmma_fence()
         acc = multiply(acc, fragments, Multiplier(descriptor, adds))
         ptx.wgmma_commit_group()
@@ -129,6 +142,8 @@ def tensor_verbs(lang, config, ring):
         """On to the next stage of this k group, or behind the last one of these steps."""
         if cfg.k_groups == 1:
             return ring.advance(place), remaining - 1
+        # min: not past the steps' last stage, so that both k groups end at the same place (a
+        # RingPlace, which is ring.Place)
         stages = min(cfg.k_groups, remaining)
         stage = place.stage + stages
         around = stage >= cfg.stages
@@ -139,11 +154,11 @@ def tensor_verbs(lang, config, ring):
 
     @lang.device
     def x_descriptor(stage):
-        # bits 4 to 17 of the address go to bits 0 to 13 of the descriptor; adding ROW_DESCRIPTORS
+        # bits 4 to 17 of the address go to bits 0 to 13 of the descriptor; adding NEXT_K16
         # cannot carry out of them, for shared memory ends below 2^18.
         # The shuffle tells the assembler that all lanes agree. It then keeps descriptors in uniform
         # registers, where it used to move them there for each wgmma: of 186 instructions a step
-        # (tile_n 256, two warpgroups) 18 go.
+        # (tile_n 256, two warpgroups) 18 go, and 1% of the time.
         return uint64((ptx.shfl_sync_idx(stage, 0) & 0x3FFFF) >> 4) | DESCRIPTOR_WITHOUT_ADDRESS
 
     @lang.device
@@ -168,26 +183,26 @@ def tensor_verbs(lang, config, ring):
             w3 = weights.load_words(words + 3 * cfg.w_row_bytes)
             if scales_sums:
                 scales = weights.load_scales(stage, 0, thread)
-            f0 = weights.load_factors(stage, 0, thread)
-            f2 = weights.load_factors(stage, 2, thread) if two_groups else f0
-            a0 = weights.spread(w0, f0, 0)
-            # "sums": a group's first product replaces those of the group before, which need not
-            # be cleared; else acc was 0 at the start
+            s0 = weights.load_scales_and_zeros(stage, 0, thread)
+            s2 = weights.load_scales_and_zeros(stage, 2, thread) if two_scale_rows else s0
+            a0 = weights.spread(w0, s0, 0)
+            # "sums": a scale group's first product replaces the accumulators of the one before,
+            # which need not be cleared; else acc was 0 at the start
             acc = start(acc, a0, descriptor, 1 if begun or not scales_sums else 0)
             wait_for_last_but_one()
             weights.keep_fragments(last, 0)  # their registers are free from here on, not before
             if leader and begun:
                 ring.release(shared.barriers, unreleased)
-            a1 = weights.spread(w1, f0, 1)
-            acc = start(acc, a1, descriptor + ROW_DESCRIPTORS, 1)
+            a1 = weights.spread(w1, s0, 1)
+            acc = start(acc, a1, descriptor + NEXT_K16, 1)
             wait_for_last_but_one()
             weights.keep_fragments(a0, 0)
-            a2 = weights.spread(w2, f2, 0)
-            acc = start(acc, a2, descriptor + 2 * ROW_DESCRIPTORS, 1)
+            a2 = weights.spread(w2, s2, 0)
+            acc = start(acc, a2, descriptor + 2 * NEXT_K16, 1)
             wait_for_last_but_one()
             weights.keep_fragments(a1, 0)
-            last = weights.spread(w3, f2, 1)
-            acc = start(acc, last, descriptor + 3 * ROW_DESCRIPTORS, 1)
+            last = weights.spread(w3, s2, 1)
+            acc = start(acc, last, descriptor + 3 * NEXT_K16, 1)
             wait_for_last_but_one()
             weights.keep_fragments(a2, 0)
             unreleased, begun = place, True
@@ -201,7 +216,7 @@ def tensor_verbs(lang, config, ring):
 
     @lang.device
     def add_quad(totals, acc, scales):
-        """Accumulators of columns g and g + 8, two each."""
+        """scales: TwoScales. Accumulators of columns g and g + 8, two each."""
         return (
             ptx.fma_rn_f32(acc[0], scales.lower, totals[0]),
             ptx.fma_rn_f32(acc[1], scales.lower, totals[1]),
@@ -212,20 +227,20 @@ def tensor_verbs(lang, config, ring):
     add_quads = together(lang, config.accumulators, 4, add_quad)
 
     @lang.device
-    def add_strip(totals, scaled, where):
-        strip = scaled[0]
-        scales = Scales(low_of(strip.scale), high_of(strip.scale))
+    def add_strip(totals, strips, where):
+        strip = strips[0]
+        scales = TwoScales(low_of(strip.scale), high_of(strip.scale))
         return (add_quads(totals[0], strip.acc, scales),)
 
     @lang.device
     def with_scale(acc, scale, where):
-        return (Scaled(acc[0], scale[0]),)
+        return (StripAndScale(acc[0], scale[0]),)
 
     add_scaled = together(lang, config.strips, 1, add_strip)
     with_scales = together(lang, config.strips, 1, with_scale)
 
     @lang.device
-    def multiply_groups(shared, place, item, thread):
+    def multiply_scale_groups(shared, place, item, thread):
         """The products of a scale group, as much of it as the item has, are scaled and added to
         the others in fp32."""
         totals, acc = zero(), zero()
@@ -244,4 +259,4 @@ def tensor_verbs(lang, config, ring):
         place, acc, begun, scales = multiply_steps(shared, place, zero(), item.steps, thread)
         return place, acc
 
-    return multiply_groups if scales_sums else multiply_all
+    return multiply_scale_groups if scales_sums else multiply_all

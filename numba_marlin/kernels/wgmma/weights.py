@@ -8,7 +8,8 @@ fragments come in tuples with an element per strip of the warp. A scale, or zero
 in 16 bits: expand, exactly; subtract the zero point, exact if it is an integer; multiply by the
 scale. (FP4 has no zero points; its codes times scales: ``fp4``.)
 
-Where the pair of columns g and g + 8 of strip j is, in the part of a row that belongs to the panel:
+Where the pair of columns g and g + 8 of strip j is, in the part of a scale row that belongs to the
+panel:
 
 - scales of groups, float16 zero points: elements 8g + 2j and 8g + 2j + 1, of 64
 - scales per column: elements 32 (j // 2) + 8 (g // 2) + 4 (j % 2) + g % 2, and that plus 2, of 64
@@ -28,17 +29,18 @@ from numba_marlin.kernels.wgmma import fp4 as wgmma_fp4
 def weight_verbs(lang, config):
     """-> namespace of device functions: ``own_words(thread)``: where in a stage a lane's words of
     its first k16 row begin; ``load_words(address)``; ``no_scales()`` and ``load_scales(stage,
-    k16_row, thread) -> scales`` of that k16 row, 0 to 3, of a stage; ``load_factors`` (the same)
-    ``-> Factors``: scales and zero points; ``spread(words, factors, odd) -> A fragments``, odd: 1
-    for k16 rows 1 and 3, which have a scale of their own in FP4's blocks of 16, else 0;
-    ``no_fragments()``: zeros; ``keep_fragments(fragments, 0)``: an empty instruction that takes
-    them as operands, so that no register is used for anything else before (``ptx/keep_u32.ptx``).
+    k16_row, thread) -> scales`` of that k16 row, 0 to 3, of a stage; ``load_scales_and_zeros`` (the
+    same) ``-> ScaleAndZero`` of each strip; ``spread(words, scales_and_zeros, odd) -> A
+    fragments``, odd: 1 for k16 rows 1 and 3, which have a scale of their own in FP4's groups of 16,
+    else 0; ``no_fragments()``: zeros; ``keep_fragments(fragments, 0)``: an empty instruction that
+    takes them as operands, so that no register is used for anything else before
+    (``ptx/keep_u32.ptx``).
     """
     ptx, uint32 = lang.ptx, lang.uint32
     cfg = lang.constants(config)
     dtype, bits, zeros, strips = config.dtype, config.bits, config.zeros, config.strips
-    # plain constants, not ``cfg.NAME``: what they choose between has different types, and only a
-    # branch on a plain constant goes before types are looked for
+    # Plain constants, not ``cfg.NAME``: what they choose between has different types, and only a
+    # branch on a plain constant is removed before types are inferred (``compiler.language``).
     block_scaled, grouped, four_bits = config.block_scaled, config.grouped, config.bits == 4
     scaled, zeroed, floating = config.scales_weights, zeros is not None, zeros == "float16"
     expand = expand_verbs(lang, dtype, bits, origin=1 << (bits - 1) if zeros is None else 0)
@@ -50,7 +52,7 @@ def weight_verbs(lang, config):
     keep_fragment = ptx.keep_u32(width=4)
 
     # of a strip: two pairs, for columns g and g + 8; 0 where there is none
-    Factors = lang.record("Factors", "scale zero")
+    ScaleAndZero = lang.record("ScaleAndZero", "scale zero")
     Register = lang.record("Register", "word")
 
     # ---- words ----
@@ -63,14 +65,14 @@ def weight_verbs(lang, config):
 
     @lang.device
     def own_words(thread):
-        """A lane has ``bits`` words in a panel's k16 row, 4 or 8, for four strips: ``bits`` bytes
-        per strip."""
+        """A lane has ``lane_bytes`` in a panel's k16 row, 16 or 32: a word of each of its four
+        strips, or two."""
         box, panel = thread.panel // cfg.w_panels, thread.panel % cfg.w_panels
         if cfg.w_boxes == 1:  # the same: a compiler does not know that panel < w_panels
             box, panel = 0, thread.panel
         start = box * cfg.w_box_bytes + panel * cfg.panel_bytes
-        lane = thread.lane * (cfg.panel_bytes // 32)
-        return cfg.weights_at + start + lane + thread.first_strip * cfg.bits
+        lane = thread.lane * cfg.lane_bytes
+        return cfg.weights_at + start + lane + thread.first_strip * cfg.lane_strip_bytes
 
     @lang.device
     def one_word(address):
@@ -124,7 +126,7 @@ def weight_verbs(lang, config):
 
     @lang.device
     def load_scales(stage, k16_row, thread):
-        address = stage + (cfg.scales_at + k16_row // cfg.factor_rows * cfg.s_next_row)
+        address = stage + (cfg.scales_at + k16_row // cfg.k16_per_scale_row * cfg.s_next_row)
         if block_scaled:
             return fp4.load_scales(address, thread)
         if grouped:
@@ -138,7 +140,7 @@ def weight_verbs(lang, config):
     def load_nibbles(address, thread):
         """Zero points of 4 bits."""
         word = ptx.ld_shared_b32(address + thread.panel * 32 + thread.lane // 4 * 4)
-        return expand_zeros(word >> 4 * thread.first_strip)[: cfg.strips]
+        return expand_zeros(word >> (4 * thread.first_strip))[: cfg.strips]
 
     @lang.device
     def load_bytes(address, thread):
@@ -146,7 +148,7 @@ def weight_verbs(lang, config):
         word = ptx.ld_shared_b32(
             address + thread.panel * 64 + thread.lane // 4 * 8 + thread.first_strip // 2 * 4
         )
-        return expand_zeros(word >> 8 * (thread.first_strip % 2))[: cfg.strips]
+        return expand_zeros(word >> (8 * (thread.first_strip % 2)))[: cfg.strips]
 
     @lang.device
     def load_all_bytes(address, thread):
@@ -165,18 +167,17 @@ def weight_verbs(lang, config):
     nothing = repeat(lang, strips, no_word)
 
     @lang.device
-    def factors_of(scale, zero, where):
-        return (Factors(scale[0], zero[0]),)
+    def scale_and_zero(scale, zero, where):
+        return (ScaleAndZero(scale[0], zero[0]),)
 
-    all_factors = together(lang, strips, 1, factors_of)
+    scales_and_zeros = together(lang, strips, 1, scale_and_zero)
 
     @lang.device
-    def load_factors(stage, k16_row, thread):
-        """-> Factors of each strip"""
+    def load_scales_and_zeros(stage, k16_row, thread):
         scales = load_scales(stage, k16_row, thread) if scaled else nothing()
-        zeros_at = stage + (cfg.zeros_at + k16_row // cfg.factor_rows * cfg.z_row_bytes)
+        zeros_at = stage + (cfg.zeros_at + k16_row // cfg.k16_per_scale_row * cfg.z_row_bytes)
         points = load_zeros(zeros_at, thread) if zeroed else nothing()
-        return all_factors(scales, points, 0)
+        return scales_and_zeros(scales, points, 0)
 
     # ---- fragments ----
 
@@ -203,16 +204,16 @@ def weight_verbs(lang, config):
         return expand(word) if four_bits else expand(word[0]) + expand(word[1])
 
     @lang.device
-    def fragment(words, factors_of_strips, odd):
+    def fragment(words, scales_and_zeros, odd):
         """The A fragment of a strip: d0, d2, d1, d3."""
-        word, factors = words[0], factors_of_strips[0]
+        word, own = words[0], scales_and_zeros[0]
         d0, d1, d2, d3 = expand_strip(word)
         if zeroed:
-            low_point, high_point = low_zero(factors.zero), high_zero(factors.zero)
+            low_point, high_point = low_zero(own.zero), high_zero(own.zero)
             d0, d1 = subtract(d0, low_point), subtract(d1, low_point)
             d2, d3 = subtract(d2, high_point), subtract(d3, high_point)
         if scaled:
-            pair = fp4.pair_of_row(factors.scale, odd) if block_scaled else factors.scale
+            pair = fp4.pair_of_row(own.scale, odd) if block_scaled else own.scale
             low, high = ptx.both_low_f16x2(pair), ptx.both_high_f16x2(pair)
             return ((times(d0, low), times(d2, high), times(d1, low), times(d3, high)),)
         return ((d0, d2, d1, d3),)
@@ -231,7 +232,7 @@ def weight_verbs(lang, config):
         load_words=load_words,
         no_scales=nothing,
         load_scales=load_scales,
-        load_factors=load_factors,
+        load_scales_and_zeros=load_scales_and_zeros,
         spread=together(lang, strips, 1, fragment),
         no_fragments=repeat(lang, strips, no_fragment),
         keep_fragments=for_each(lang, strips, 1, keep_one),
