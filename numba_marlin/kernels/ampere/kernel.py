@@ -239,9 +239,10 @@ def make(lang, config):
 
     # the main loop
 
+    # behind the last stage: back to the kernel's loop, which begins the next lap
     @lang.device
     def lap_done(state, slice_, step):
-        """After the last stage: back to the kernel's loop, which begins the next lap."""
+        pass
 
     def steps_from(stage):
         """-> device function: the steps of stages ``stage`` to ``stages`` - 1, or fewer, up to the
