@@ -89,8 +89,8 @@ it as a violation. Seen with ptxas 13.4 (nvJitLink serialises more):
 
 - good: fence, products chained on one accumulator, commit, wait (n=0), read; the same if the next A
   is loaded or dequantised before the wait
-- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then
-  ``keep_u32`` on the previous A, read after n=0
+- good: one accumulator, a product in flight over the loop's back edge,
+  ``wgmma_wait_group_f32(n=1)`` then ``keep_u32`` on the previous A, read after n=0
 - good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read
   the second, all in one iteration of the loop
 - serialised: two accumulators in turns, one of them in flight over the back edge while the other is
@@ -113,7 +113,8 @@ from typing import Any
 from numba_marlin.isa import Instruction, load_instructions
 
 SHARED_SYMBOL, SHARED_ALIGNMENT = "dynamic_shared", 128
-"""Symbol of the dynamic shared memory, and its alignment in bytes, which suits every swizzle."""
+"""Symbol of the dynamic shared memory, and its alignment in bytes, which suits bulk copies. Tiles
+with a 128-byte swizzle need 1024: their kernels round the address up (``kernels.wgmma``)."""
 
 OPAQUE_WORD = ("mov.b32 $0, $1;", "=r,r")
 """Inline assembly that hides where a word comes from: knowing that an address was 64 bits wide

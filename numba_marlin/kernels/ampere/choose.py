@@ -1,10 +1,10 @@
 """The faithful kernel's configurations for a problem: the original's two tile shapes, with as many
 m16 blocks as m needs, four at most.
 
-Which shape leads depends on whether wide tiles alone keep every SM busy: if not, blocks share tile
-columns, and of the deep, narrow tile fewer share one, and they hand on half as much. (The
-original decides by m alone: deep up to m = 16, wide above. On an H200, 8192 x 8192, m = 64: 28.8 us
-deep, 34.0 wide; 8192 x 57344, m = 1: 91.7 deep, 83.5 wide.)
+Which shape leads depends on whether wide tiles keep three quarters of the SMs busy without sharing
+a tile column. If not, blocks share tile columns, and of the deep, narrow tile fewer share one, and
+they hand on half as much. (The original decides by m alone: deep up to m = 16, wide above. On an
+H200, 8192 x 8192, m = 64: 28.8 us deep, 34.0 wide; 8192 x 57344, m = 1: 91.7 deep, 83.5 wide.)
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in 
 TILES_FOR_TWO = 100
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
 
-# The times of experiments/01_faithful on an H200, fitted by eye to 10%: us to start and to end, a
-# tile of so many m16 blocks, a block more that shares a tile column.
+# Times on an H200 (experiments/01_faithful), fitted by eye to 10%: us to start and to end, a tile
+# of so many m16 blocks, a block more that shares a tile column.
 LAUNCH_US = 3.5
 TILE_US = {1: 0.37, 2: 0.49, 3: 0.62, 4: 0.745}
 PAIR_TILE_US = 0.58  # two blocks on an SM, a tile of each
@@ -45,7 +45,7 @@ def wide_tile_columns(problem: WeightProblem) -> int:
 
 
 def wide_leads(problem: WeightProblem, sms: int) -> bool:
-    """Whether wide tiles alone keep the device busy: at least three quarters of it."""
+    """Whether wide tiles, none of them shared, keep at least three quarters of the SMs busy."""
     return 4 * wide_tile_columns(problem) >= 3 * sms
 
 

@@ -5,8 +5,9 @@ Shared memory, in bytes, with what it holds over time::
 
     0                   b_at                scales_at                 shared_bytes
     | A, stage by stage | B, stage by stage | scales, stage by stage | main loop
-    | sums of warps; then a sum of blocks;  | per-column scales      | epilogue
-    | then the result: each begins at 0     |                        |
+    | sums of warps; then the sum of the    | per-column scales      | epilogue
+    | blocks below; then the result: each   |                        |
+    | begins at 0                           |                        |
 
 What takes the place of A and B may be longer than they are (an output tile of 64 rows and 256
 columns has 64 KiB of sums, three stages of A and B 48): scales_at is behind the longest of these,
@@ -18,8 +19,8 @@ A stage is, in chunks of 16 bytes:
 
 =======  ==================================  ======================================================
 A        [tile_m][a_row_chunks], swizzled    a row's tile_k fp16; a chunk is 8 of k
-B        [thread_k_blocks][b_row_chunks]     k16 rows; a chunk is a lane's four words of 16 x 64
-                                             weights, 32 chunks in the order of lanes 64 columns
+B        [thread_k_blocks][b_row_chunks]     k16 rows; 16 x 64 weights are 32 chunks, one per lane,
+                                             in the order of lanes: a chunk is a lane's four words
 scales   [groups_per_tile][s_row_chunks]     a chunk is 8 fp16, in the order of ``kernel``: columns
                                              g + 8 i (i = 0 .. 7) of 64, for lanes 4 g to 4 g + 3;
                                              per column 8 r + 2 t + e of 32, for lanes of that t
@@ -32,14 +33,15 @@ multiplies, and it reads its own copies where it put them.
 
 *Banks.* Shared memory has 32 banks of 4 bytes. It serves 16 bytes per lane in phases, eight lanes
 at a time, and without conflict if these touch every bank once; lanes that read the same address
-count as one. Rows of A lie 128 or 256 bytes apart, whole turns of the banks, so chunks c and c + 8
-of any row share banks. A write of a copy (``cp.async``) is eight neighbouring chunks of one row,
-without conflict in any case. A read (``ldmatrix``) is the same chunk c of eight rows, which would
-be in the same four banks. With chunk c of row r at c ^ (r % 8), the *XOR swizzle*, the eight are in
-eight places; and so are those of a write, for r is the same. Rows of further copies and m16 blocks
-are multiples of 8 further down: r % 8 stays. Nothing else needs a swizzle:
+count as one. A phase of a write to A (``cp.async``) is eight neighbouring chunks of one row,
+without conflict in any case. A phase of a read (``ldmatrix``) is the same chunk c of eight rows,
+and rows lie 128 or 256 bytes apart, whole turns of the banks: chunk c of every row would be in the
+same four banks. With chunk c of row r at c ^ (r % 8), the *XOR swizzle*, the eight are in eight
+places; and so are those of a write, for r is the same. Rows of further copies and m16 blocks are
+multiples of 8 further down, so r % 8 and the swizzle are constants of a thread. Nothing else needs
+a swizzle:
 
-- B, sums of warps and sums of blocks: a lane's 16 bytes lie beside its neighbour's.
+- B, sums of warps, the sum of the blocks below: a lane's 16 bytes lie beside its neighbour's.
 - scales: a phase reads two chunks (g), or four (t), neighbours, which several lanes share.
 - the result: ``result_row_bytes`` for its writes; a read is eight neighbouring chunks of one row.
 """
@@ -55,7 +57,8 @@ HALVES = 2
 # to share a tile column costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4
 # us with 128 blocks, 55.3 with 132)
 SHARING_TILES = 6
-# stripes get longer by at most one tile in so many: 128 blocks instead of 132 are one in 32
+# stripes may get longer by one tile in so many, no more: 128 blocks instead of 132 make them longer
+# by one in 32, which is allowed
 LONGER_BY_ONE_IN = 31
 CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 
@@ -64,7 +67,8 @@ CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 class AmpereConfig:
     """What can be chosen; the properties follow from it."""
 
-    #: rows of an output tile, in units of 16
+    #: rows of an output tile, in units of 16. (The original's name: m16 blocks of a thread block,
+    #: not of a thread; so for n and k)
     thread_m_blocks: int = 1
     #: columns of an output tile, in units of 16
     thread_n_blocks: int = 8
@@ -74,12 +78,16 @@ class AmpereConfig:
     thread_k_blocks: int = 8
     #: k16 rows of a scale group; -1: one scale per column
     group_blocks: int = 8
-    #: tiles in shared memory (``wait_for_stage`` says what is in which). At least 3, for
-    #: speed: with 2 a step would wait for the copies that it has just begun, which is correct but
-    #: hides nothing; with 1 they would overwrite the tile that is being read. At most what fits:
-    #: ``shared_bytes`` may be 99 KiB on sm_86, sm_89 and sm_120, 163 on sm_80, 227 on sm_90 and
-    #: sm_100, which is 3 to 9, 6 to 15 and 9 to 21 stages, by tile (``heuristics.candidates``
-    #: checks it for the device). Any number will do: none need be a power of two
+    #: tiles in shared memory (``wait_for_stage`` says what is in which). Any number from 3 on, no
+    #: power of two needed, that fits. At least 3, for speed: with 2 a step would wait for the
+    #: copies that it has just begun, which is correct but hides nothing; with 1 they would
+    #: overwrite the tile that is being read. At most what fits: ``shared_bytes`` may be 99 KiB on
+    #: sm_86, sm_89 and sm_120, 163 on sm_80, 227 on sm_90 and sm_100 (``heuristics.candidates``
+    #: checks it for the device). With groups of 128 that is at most 8, 13 and 18 stages for deep
+    #: tiles of 16 rows, 4, 6 and 9 for those of 64 rows; 9, 15 and 21, and 6, 9 and 13, for wide
+    #: ones; groups of 32 cost up to one stage. (Two blocks per SM share what the SM has:
+    #: ``choose.configuration``.) Each stage more keeps one more tile in flight, and makes the code
+    #: longer by one step
     stages: int = 4
     #: n and k need not fill whole tiles: zero-fill their tails
     ragged: bool = False
@@ -153,7 +161,7 @@ class AmpereConfig:
 
     @property
     def a_row_chunks(self):
-        """Of a row of a tile of A: tile_k fp16."""
+        """Chunks of a row of a tile of A, tile_k fp16."""
         return 2 * self.thread_k_blocks
 
     @property
@@ -171,7 +179,7 @@ class AmpereConfig:
 
     @property
     def b_row_chunks(self):
-        """Of a k16 row of a tile: half a chunk per column."""
+        """Chunks of a k16 row of a tile: half a chunk per column."""
         return 8 * self.thread_n_blocks
 
     @property
@@ -185,7 +193,7 @@ class AmpereConfig:
 
     @property
     def s_row_chunks(self):
-        """Of the scales of a tile's columns in one scale group."""
+        """Chunks of a row of scales, those of a tile's columns in one scale group."""
         return 2 * self.thread_n_blocks
 
     @property
@@ -194,19 +202,19 @@ class AmpereConfig:
 
     @property
     def scale_chunks(self):
-        """Of one tile; a thread each."""
+        """Chunks of one tile's scales; each is copied by one thread."""
         return self.groups_per_tile * self.s_row_chunks
 
     @property
     def result_row_bytes(self):
-        """Of a row of the result on its way out: an odd number of chunks, so that rows g = 0 .. 7
-        begin four banks apart, and the words of a fragment (lane 4 g + t: row g, word t) lie in 32
-        different banks."""
+        """Bytes from one row of the result to the next, in shared memory: an odd number of chunks,
+        so that rows g = 0 .. 7 begin four banks apart, and the words of a fragment (lane 4 g + t:
+        row g, word t) lie in 32 different banks."""
         return (2 * self.thread_n_blocks + 1) * CHUNK
 
     @property
     def partial_bytes(self):
-        """An output tile in fp32."""
+        """Bytes of an output tile in fp32."""
         return self.tile_m * self.tile_n * 4
 
     @property
@@ -270,8 +278,8 @@ class AmpereConfig:
         if self.whole:
             return (min(sms * self.blocks_per_sm, tiles // k_tiles), 1, 1)
         # Fewer blocks, with stripes of whole tile columns, if that makes stripes longer by at most
-        # the price of sharing, SHARING_TILES, and one tile in LONGER_BY_ONE_IN. The kernel divides
-        # all tiles by this number of blocks: what it finds must be the same whole tile columns.
+        # the price of sharing, SHARING_TILES, and one tile in LONGER_BY_ONE_IN, and if the share
+        # that the kernel works out, ceil(tiles / fewer), is those whole tile columns too.
         share = ceil_div(tiles, blocks)
         whole_share = ceil_div(share, k_tiles) * k_tiles
         fewer = ceil_div(tiles, whole_share)

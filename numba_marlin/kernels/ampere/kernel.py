@@ -1,11 +1,12 @@
-"""Rung 4: Marlin itself (Frantar et al., "MARLIN", 2024), function by function, in Python. On an
-H200 10.0 us, where rung 3 takes 79 (16 rows of A, 4096 x 4096 weights; with 64 rows 16.5 and 84;
-experiments/18_ladder).
+"""Marlin itself (Frantar et al., "MARLIN", 2024), function by function, in Python: rung 4 of the
+README's ladder of kernels. On an H200 10.0 us, where rung 3 (``buffered``) takes 79 (16 rows of A,
+4096 x 4096 weights; with 64 rows 16.5 and 84; experiments/18_ladder).
 
 **The idea.** With few rows of A the product takes no longer than reading W, if every SM reads all
 the time. So *stream-K* gives each block the same number of tiles, whatever the shape; a ring of
-``stages`` tiles (two in rung 3), filled by ``cp.async``, keeps ``stages`` - 1 of them on their way;
-and what is done with a tile (load fragments, dequantise, multiply) overlaps copies of the next.
+``stages`` tiles (two in rung 3), filled by ``cp.async``, keeps copies of ``stages`` - 2 tiles in
+flight while another is multiplied; and one tile is loaded into registers and dequantised while
+tensor cores still multiply the one before.
 
 **Parameters.** ``C[m, n] = A[m, k] @ W[k, n]``. Raw addresses, 16-byte aligned, then sizes:
 
@@ -20,22 +21,24 @@ m, n, k    int32; unsigned in ``Sizes`` (integers calculate as in C: ``compiler.
 W and C, 16 of k. A *k16 row* is 16 rows of W, one row of b. A *chunk* is 16 bytes. Lane 4 g + t:
 g = 0 .. 7 and t = 0 .. 3 stand for lane // 4 and lane % 4 everywhere. A *tile* is tile_k x tile_n
 of W, with the tile_m x tile_k of A that it multiplies. All tiles along k of one *output tile*
-(tile_m x tile_n of C) are a *tile column*. The main loop multiplies a tile per *step*, and steps
-have the numbers of their tiles: 0 is the tile column's top, k = 0, whoever has it. A *scale group*
-is the weights of a column that share a scale, a *copy group* what a thread copies between two
+(tile_m x tile_n of C) are a *tile column*. A tile has two numbers: its *step* in the tile column (0
+at k = 0, whichever block multiplies it), and its *position* among all tiles of the launch
+(``schedule``). The main loop multiplies one tile per step. A *scale group* is the weights of a
+column that share a scale, a *copy group* what a thread copies between two
 ``cp.async.commit_group``. Functions ``..._verbs`` make the device functions of a module. Names of
 modules: without a dot those of this folder, with a dot those of ``numba_marlin``.
 
 **Who does what.** Blocks share all tiles in equal *stripes*; the part of a stripe in one tile
-column is a *slice* (``schedule``, with a drawing). A block's 256 threads all copy, and its 8 warps
-all multiply: warp w has 64 columns, number warp_n = w % warps_n of the tile, all its rows of A, and
-two of its k16 rows, the *halves* of a double buffer in registers: half h = 0, 1 is k16 row warp_k +
-warps_k * h, warp_k = w // warps_n. So 2 x 4 warps (n x k) share a tile of 128 columns and 128 of k,
-4 x 2 one of 256 columns and 64 of k.
+column is a *slice* (``schedule``, with a drawing). There are no clusters, and warps have no
+different roles: a block's 256 threads all copy, and its 8 warps all multiply. Warp w has warp_n =
+w % warps_n and warp_k = w // warps_n. It multiplies 64 columns of the tile, from 64 warp_n on, by
+all rows of A, along two of the tile's k16 rows: half 0 of its fragment registers holds k16 row
+warp_k, half 1 holds warp_k + warps_k, and one half is loaded while the other is multiplied. So 2 x
+4 warps (n x k) share a tile of 128 columns and 128 of k, 4 x 2 one of 256 columns and 64 of k.
 
 **Where it says what.** Shared memory (map, sizes, shapes, the swizzle, why banks do not conflict):
 ``config``. What is in flight, and what guards a stage: ``wait_for_stage``. The order in a step, and
-what overlaps: ``lap_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
+what overlaps: ``steps_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
 ``AmpereConfig.stages``.
 
 **Scales.** W[k, n] belongs to scale group k // (16 group_blocks). Inside 64 columns of a row of
@@ -47,31 +50,42 @@ are a chunk. They are copied after the main loop, by the block that writes the o
 multiply its fp32 sums.
 
 **Reductions** (``output``). A warp's accumulators add up its k16 rows, step by step. Warps with the
-same columns then add up in shared memory, and blocks that share an output tile add up in global
-memory, one after the other, from the bottom of the tile column to its top, guarded by a lock. The
-order depends on m, n, k, the configuration and the number of SMs, never on time: on one device the
-same input gives the same bits. The top block writes C (``output.write_result``).
+same columns then add up in shared memory, of four (w0 + w2) + (w1 + w3), and blocks that share an
+output tile add up in global memory, one after the other, from the bottom of the tile column to its
+top, guarded by a lock. The order depends on m, n, k, the configuration and the number of SMs, never
+on time: on one device the same input gives the same bits. The top block writes C
+(``output.write_result``).
 
 **Tails.** m is any: rows of A past it arrive as zeros and are not written to C. k is a multiple of
-16 and n of 64 (the host checks: ``formats.marlin``, ``kernels.language.definition.Takes``); with
-``ragged`` what lies past k or n arrives as zeros and is not written, and with ``ragged=False`` k
-and n must fill whole tiles (``choose.check``). Sums of what is past m or n are zeros, added up and
-handed on like others; only lanes none of whose rows exist hand nothing on (``global_reduce``).
+16 and n of 64: packing and the launch check it (``formats.marlin``;
+``kernels.language.definition.Takes``). With ``ragged=False`` k and n must also fill whole tiles
+(``choose.check``). With ``ragged`` all that lies past k or n arrives as zeros. A zero of b is code
+0, a weight of -8 * scale and not of 0:
+
+- past k it meets zeros of A, so it adds 0 to the sums;
+- past n it meets rows of A, and only scales of groups, zeros there too, make it 0. Per column it
+  adds up to anything, in accumulators of columns that do not exist. These are handed on between
+  blocks like others, and never written to C.
+
+Sums past m are 0; lanes whose rows are all past m hand nothing on (``global_reduce``).
 
 **What lives through the main loop**, in each thread:
 
 ==================== ============================================================================
-step                 number of the tile that is multiplied, in its tile column
-slice_               .end_step: the step at which to stop; .output_tile: what bounds copies need
-pointers             byte addresses of its first chunks, of A and of B, of tile step + stages - 1,
-                     the next one to copy
+step                 of the tile that is multiplied
+slice_               .end_step: the step at which to stop; .output_tile: what bounds copies need;
+                     .following: position of the next slice's first tile
+pointers             byte addresses of its first chunks, of A and of B, in the next tile to copy: at
+                     the start of a step that of ``step`` + stages - 1
 fragments            see ``Fragments``; c, the sums, is set to zero with each slice
-position, stripe     the slice's first tile, and .end of the stripe: numbers of tiles in the launch
+position             of the slice's first tile
+stripe               .end: the position at which to stop; .share: tiles of a whole stripe
 the rest             does not change: ``Source`` (but for pointers), ``Shared``, ``Thread``,
                      ``Sizes``
 ==================== ============================================================================
 
-The stage is no variable, but a constant of each copy of the loop's body (``lap_from``).
+The stage is no variable, but a constant of each copy of the loop's body (``steps_from``): the tile
+of ``step`` is in stage (step - first_step) % stages.
 
 Better than the original: sums between blocks stay fp32, in a workspace that depends on the grid and
 not on the problem; per-column scales multiply the fp32 sum before the cast; tails of m, n and k are
@@ -101,8 +115,9 @@ def make(lang, config):
     Source = lang.record("Source", "pointers scales policy")
 
     # in shared memory, addresses. base: where it begins; own_chunk: base + 16 * number, to which
-    # offsets of region, stage and copy (256 threads x 16 bytes) are added; own_a_chunk: the same
-    # for A, swizzled
+    # offsets of region, stage and copy (256 threads x 16 bytes) are added. It is where the thread
+    # writes its chunks of scales and of B, and reads those of B (``config``). own_a_chunk: where it
+    # writes those of A, swizzled
     Shared = lang.record("Shared", "base own_chunk own_a_chunk")
 
     # in a lane's registers: a [half][m16 block][4] words, weights and scales [half][4] words,
@@ -116,30 +131,36 @@ def make(lang, config):
         warp = number // 32
         return Thread(warp % cfg.warps_n, warp // cfg.warps_n, number % 32, number)
 
-    # an instruction, which waits until at most so many of the thread's copy groups are in flight
-    wait_for_oldest_copy_group = ptx.cp_async_wait_group(n=config.stages - 2)
+    # cp.async.wait_group: waits until at most n of the thread's copy groups are in flight
+    wait_for_copy_groups = ptx.cp_async_wait_group(n=config.stages - 2)
 
     @lang.device
     def wait_for_stage():
-        """Wait for the next step's tile, and until this step's stage may be overwritten. The tiles
-        around step s, of S = ``stages``, after each call of the step, in order (``lap_from``)::
+        """Wait until the next step's tile may be read, and this step's stage overwritten. Where the
+        tiles around step s are after each call of the step (``steps_from``), with S = ``stages``::
 
-            tile                s - 1  s       s + 1      s + 2 .. s + S - 2  s + S - 1
-            end of step s - 1   free   landed  in flight  in flight           -
-            fetch_to_registers  free   read    in flight  in flight           -
-            fetch_to_shared     -      read    in flight  in flight           in flight
-            wait_for_stage      -      free    landed     in flight           in flight
+            tile                       s - 1  s       s + 1      s + 2 .. s + S - 2  s + S - 1
+            at its start               free   half 0  in flight  in flight           -
+            fetch_to_registers, half 1 free   read    in flight  in flight           -
+            fetch_to_shared            -      read    in flight  in flight           in flight
+            wait_for_stage             -      free    landed     in flight           in flight
+            matmul, half 0             -      free    landed     in flight           in flight
+            fetch_to_registers, half 0 -      free    half 0     in flight           in flight
+            matmul, half 1             -      free    half 0     in flight           in flight
 
-        *read*: this thread has all it needs in registers; *free*: every thread has. Tile s + S - 1
-        takes the stage of tile s - 1, free since the barrier of step s - 1. Every step commits one
-        copy group (zeros past the slice's end, so that the count holds to its last step), so
-        fetch_to_shared leaves S - 1 in flight. When only S - 2 of a thread's are left, its oldest,
-        of tile s + 1, has landed; the barrier then says that everyone's have, and that everyone has
-        read tile s. (For S = 3 there are no tiles s + 2 .. s + S - 2.)
+        *landed*: in shared memory, for every thread to read; *half 0*: landed, and this thread has
+        half 0 in registers; *read*: both halves; *free*: every thread has both halves, so the stage
+        may be overwritten. (For S = 3 there are no tiles s + 2 .. s + S - 2.)
+
+        Before reading: each step commits one copy group (past the slice's end of zeros, so that the
+        count holds to its last step), and fetch_to_shared leaves S - 1 in flight. When only S - 2
+        of a thread's are left, its oldest, of tile s + 1, has landed; after the barrier everyone's
+        has. Before overwriting: tile s + S - 1 takes the stage of tile s - 1, which is free since
+        the barrier of step s - 1.
 
         Before the main loop this ends a step first_step - 1 that multiplies nothing: the S - 1
         tiles from first_step on have been issued, and the first of them is waited for."""
-        wait_for_oldest_copy_group()
+        wait_for_copy_groups()
         cuda.syncthreads()
 
     # shared memory to registers, and the multiply
@@ -147,13 +168,15 @@ def make(lang, config):
     @lang.device
     def fetch_to_registers(state, stage, half):
         """Fragments of one half. For ``ldmatrix`` lane l gives the address of row l % 16 of an m16
-        block of A, the first eight of k or (l >= 16) the others: the XOR finds the swizzled chunk.
-        Weights and scales already lie in the order of the lanes (``config``)."""
+        block of A: of the k16 block's first chunk (8 of k), or, if l >= 16, of its second; the XOR
+        finds it in the swizzle. Weights and scales already lie in the order of the lanes
+        (``config``)."""
         fragments, shared, thread = state.fragments, state.shared, state.thread
         k_block = thread.warp_k + cfg.warps_k * half
         if cfg.grouped:
-            scale_group = k_block // cfg.group_blocks if cfg.groups_per_tile > 1 else 0
-            s_chunk = scale_group * cfg.s_row_chunks + thread.warp_n * 8 + thread.lane // 4
+            group_of_tile = k_block // cfg.group_blocks if cfg.groups_per_tile > 1 else 0
+            # 64 columns of a warp have 8 chunks of scales
+            s_chunk = group_of_tile * cfg.s_row_chunks + thread.warp_n * 8 + thread.lane // 4
             scale_words = ptx.ld_shared_v4_b32(
                 shared.base + s_chunk * CHUNK + cfg.scales_at + cfg.s_stage_bytes * stage
             )
@@ -183,8 +206,9 @@ def make(lang, config):
                 b_fragment,
                 (c[c_at], c[c_at + 1], c[c_at + 2], c[c_at + 3]),
             )
-            # Written out for 48 rows: with a loop, CUDA 13.0 leaves that of ``matmul`` over words
-            # rolled for sm_120, and c in local memory (not so with 16, 32 or 64).
+            # Both branches store the four sums. Written out for 48 rows: with a loop, CUDA 13.0
+            # leaves that of ``matmul`` over words rolled for sm_120, and c in local memory (not so
+            # with 16, 32 or 64).
             if cfg.thread_m_blocks == 3:
                 c[c_at], c[c_at + 1], c[c_at + 2], c[c_at + 3] = sums
             else:
@@ -213,42 +237,55 @@ def make(lang, config):
             multiply(fragments, first, half, 2 * j)
             multiply(fragments, second, half, 2 * j + 1)
 
-    # behind the ring's last stage: the kernel's loop begins the next lap
+    # the main loop
+
+    # behind the last stage: back to the kernel's loop, which begins the next lap
     @lang.device
     def lap_done(state, slice_, step):
         pass
 
-    def lap_from(stage):
-        """-> device function: the steps from ``step``, whose tile is in ``stage``, to the one in
-        the ring's last stage, or to the slice's last. Every slice begins at stage 0, so lap_from(0)
-        is a lap of the ring: ``stages`` steps, each called by the one before and all inlined, so
-        that every offset in shared memory is a constant.
+    def steps_from(stage):
+        """-> device function: the steps of stages ``stage`` to ``stages`` - 1, or fewer, up to the
+        slice's last; the tile of the first of them, ``step``, is in ``stage``. steps_from(0) is one
+        lap of the ring. In CUDA it would be a loop::
+
+            #pragma unroll
+            for (int stage = 0; stage < stages; stage++) {
+                ...  // the six lines below
+                if (++step == end_step) break;
+            }
+
+        Numba has no such pragma, and libnvvm leaves so long a loop rolled (tried). So each turn of
+        the loop is a device function that calls the next one, all of them inlined: that unrolls the
+        steps, makes ``stage`` a compile-time constant, and with it all offsets in shared memory.
 
         What overlaps, in one warp (others fill what is left):
 
-        - a copy from global memory: the multiplies of ``stages`` - 2 steps, this one's first;
-        - fetching half 1 of this tile, before the barrier that gives its stage away: what the
-          tensor cores still have to do of the step before;
-        - fetching half 0 of the next tile: the multiply of half 1. (While half 0 multiplies,
-          nothing is fetched: half 1 is there, and half 0's registers are in use.)"""
-        rest = lap_from(stage + 1) if stage + 1 < config.stages else lap_done
+        - copies from global memory run during the multiplies of ``stages`` - 2 steps, this one's
+          first;
+        - half 1 of this tile is fetched while tensor cores still work on the step before;
+        - half 0 of the next tile is fetched while they work on half 1 of this one (not before:
+          until then its registers hold half 0 of this one);
+        - inside ``matmul``, the next word is dequantised while they work on the one before."""
+        next_steps = steps_from(stage + 1) if stage + 1 < config.stages else lap_done
         before, after = (stage - 1) % config.stages, (stage + 1) % config.stages
 
         @lang.device
-        def lap(state, slice_, step):
-            # half 0 of this step is in registers already
+        def steps(state, slice_, step):
+            # half 0 of this step's tile is in registers already
             fetch_to_registers(state, stage, 1)
             load.fetch_to_shared(state, slice_, before, step + (cfg.stages - 1))
             wait_for_stage()
             matmul(state.fragments, 0)
+            # in the slice's last step this brings zeros, which nothing multiplies
             fetch_to_registers(state, after, 0)
             matmul(state.fragments, 1)
             if step + 1 < slice_.end_step:
-                rest(state, slice_, step + 1)
+                next_steps(state, slice_, step + 1)
 
-        return lap
+        return steps
 
-    lap = lap_from(0)
+    lap = steps_from(0)
 
     # the kernel
 
@@ -260,7 +297,8 @@ def make(lang, config):
         # ptxas splits an address into a uniform and a per-thread register where it can. For a
         # cp.async with an L2 policy, such an address is an "illegal instruction" on Hopper (which
         # the published kernel runs into). Only copies of B have a policy; a shuffle of each lane
-        # with itself hides from ptxas that their address is such a sum.
+        # with itself hides from ptxas that their address is such a sum. (Scales use it because it
+        # is there; own_a_chunk needs none.)
         own_chunk = ptx.shfl_sync_idx(base + thread.number * CHUNK, thread.lane)
         row, chunk = thread.number // cfg.a_row_chunks, thread.number % cfg.a_row_chunks
         own_a_chunk = base + (row * cfg.a_row_chunks + (chunk ^ row % 8)) * CHUNK
@@ -285,7 +323,7 @@ def make(lang, config):
             for i in range(cfg.c_fragment_floats):
                 fragments.c[i] = float32(0)
             wait_for_stage()
-            fetch_to_registers(state, 0, 0)
+            fetch_to_registers(state, 0, 0)  # half 0 of the first tile
             step = slice_.first_step
             while step < slice_.end_step:
                 lap(state, slice_, step)
@@ -294,21 +332,21 @@ def make(lang, config):
             # zeros fetched past the slice's end would land on the sums that now replace A and B
             ptx.cp_async_wait_all()
             cuda.syncthreads()
-            # The thread's place and the slice, worked out anew: what only the epilogue needs of
-            # them must not stay in registers all through the main loop. (It needs ``shared`` and
-            # ``sizes`` itself; of the slice ``following`` stays, one register.) The compiler must
-            # not see that they are the same: tid_x is a volatile read, and opaque_u32(x) is x by
-            # way of a volatile move.
+            # From here on the epilogue (``output``). It works its thread and slice out anew, from
+            # position, stripe and sizes: kept from above, what only it needs (top, bottom,
+            # row_first ...) would take registers all through the main loop. The compiler must not
+            # see that they are the same: tid_x is a volatile read, and opaque_u32(x) is x by way of
+            # a volatile move.
             thread = own_thread()
             again = schedule.own_slice(ptx.opaque_u32(position), stripe, sizes)
             output_tile = again.output_tile
             is_top = block == again.top
             if not cfg.grouped and is_top:
-                # To the slot of stage 0 (per column, the step does not matter), while sums are
-                # added up. The wait for all copies, below, needs no copy group. Of a State,
-                # fetch_scales takes all but the fragments.
+                # Scales per column arrive while sums are added up, in the slot of stage 0. The wait
+                # below needs no commit: cp.async.wait_all waits for uncommitted copies too. (Of a
+                # State fetch_scales takes all but the fragments; step does not matter per column.)
                 epilogue = State(fragments, source, shared, thread, sizes)
-                load.fetch_scales(epilogue, output_tile.n_tile, 0, 0, True)
+                load.fetch_scales(epilogue, output_tile.n_tile, stage=0, step=0, valid=True)
             output.thread_block_reduce(fragments.c, base, thread)
             if again.top != again.bottom:
                 is_bottom = block == again.bottom

@@ -2,14 +2,15 @@
 
 ``load_verbs(lang, config)`` -> namespace of device functions. ``state``, ``slice_``, ``thread``:
 records of ``kernel`` and ``schedule``. Copies are ``cp.async.cg`` (to shared memory through L2,
-past L1), those of B with the L2 policy ``evict_first``: up to tile_m rows of A need weights once.
+past L1), those of B with the L2 policy ``evict_first``: with m up to tile_m a weight is read once.
 All copies of a tile, its scales included, are one *copy group* of the thread; ``wait_for_stage`` in
 ``kernel`` says how many are in flight and what guards a stage, ``config`` where a chunk lies.
 
 *Tails.* Rows of A past m always, and with ``ragged`` all that lies past n or k, arrive as zeros,
 and so does a whole tile past the end of the slice: with size 0, cp.async reads nothing, wherever
 its source points (PTX ISA), and fills its 16 bytes with zeros. Zeros instead of a branch keep a
-step one straight line of code.
+step one straight line of code. A zero of b is code 0, which is a weight of -8 * scale and not of 0:
+why that does no harm, see ``kernel``, Tails. What is past the end of the slice is not multiplied.
 """
 
 from numba_marlin.kernels.ampere.config import CHUNK, HALVES, THREADS
@@ -41,11 +42,11 @@ def load_verbs(lang, config):
         may still read it: the results of one launch in some hundred differed."""
         thread, sizes = state.thread, state.sizes
         if thread.number < cfg.scale_chunks:
-            scale_group = thread.number // cfg.s_row_chunks
-            if cfg.grouped:
+            scale_group = thread.number // cfg.s_row_chunks  # of the tile's
+            if cfg.grouped:  # of those of W
                 scale_group += step * cfg.thread_k_blocks // cfg.group_blocks
-            # where its chunk begins in the permuted row of scales: that is no column's number, but
-            # it lies in the same 64 columns, and n ends with such
+            # Where its chunk begins in the row of scales. Their order changes places inside 64
+            # columns only, and n is a multiple of 64: so place < n for scales of columns < n.
             place = (n_tile * cfg.s_row_chunks + thread.number % cfg.s_row_chunks) * 8
             if cfg.ragged:
                 valid = valid and place < sizes.n

@@ -5,7 +5,7 @@ written out.
 
 sums                 a lane's accumulators of ``mma.m16n8k16``, [m16 block][n8 block][4] floats:
                      lane 4 g + t has columns 2 t, 2 t + 1 of row g (the first two) and of row
-                     g + 8. A *vector* is four of them, 16 bytes
+                     g + 8. A *vector* is these four, 16 bytes; vector v = 8 * m16 block + n8 block
 base                 address of the block's shared memory, free of copies in flight but for scales
 partial, lock        addresses of the output tile's, in global memory
 is_top, is_bottom    whether this block has the tile column's first tile, or its last one
@@ -23,15 +23,17 @@ to 0 (proofs: ``layout.stripes``).
   needs all blocks of the grid to run at once (``AmpereConfig.blocks_per_sm``; a launch checks it).
 
 *Shared memory*, all from ``base`` on, where stages of A and B were (the map in ``config``): sums of
-warps [warp_k of those that read][warp_n][vector][lane], one halving after the other; then a sum of
-other blocks [warp_n][vector][lane]; then the result, tile_m rows of ``result_row_bytes``. What
-keeps them apart:
+warps [warp_k of those that read][warp_n][vector][lane], one halving after the other; then the sum
+of the blocks below [warp_n][vector][lane]; then the result, tile_m rows of ``result_row_bytes``.
+Behind them, in the first slot of the stages' scales, scales per column. What keeps them apart:
 
 - stages | sums of warps: the kernel waits for all copies, then a barrier;
-- sums of warps | those of the next halving, a sum of other blocks, or the result: the barrier at
-  the end of each halving in ``thread_block_reduce``;
-- a sum of other blocks | the result, or the next slice's stages: the barrier in
+- sums of warps | those of the next halving, the sum of the blocks below, or the result: the barrier
+  at the end of each halving in ``thread_block_reduce``;
+- the sum of the blocks below | the result, or the next slice's stages: the barrier in
   ``barrier_release``, before the lock;
+- scales per column being copied | read: the kernel waits for all copies, then a barrier, before
+  ``scale_columns``; read | overwritten by the next slice's: the barrier inside ``write_result``;
 - rows of the result being written | read: the barrier inside ``write_result``;
 - the result | the next slice's stages: the kernel's last barrier.
 """
@@ -54,9 +56,9 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_vector(sums, v, vector):
-        """Written out. A loop over vectors must be unrolled, for its index says which registers;
-        with a loop inside, it stays rolled where a large tile is compiled for sm_120 with CUDA
-        13.0, and the sums are in local memory."""
+        """``sums[4 * v + r] += vector[r]`` for r = 0 .. 3, written out. A loop over vectors must be
+        unrolled, for its index says which registers; with a loop inside, it stays rolled where a
+        large tile is compiled for sm_120 with CUDA 13.0, and the sums are in local memory."""
         sums[4 * v] += vector[0]
         sums[4 * v + 1] += vector[1]
         sums[4 * v + 2] += vector[2]
@@ -69,8 +71,9 @@ def output_verbs(lang, config):
     @lang.device
     def thread_block_reduce(sums, base, thread):
         """Warps with the same columns and different k add up in shared memory, halving their number
-        until warp_k 0 holds the sum: of 2 height of them, warp_k = height .. 2 height - 1 store, in
-        the slot of warp_k - height, which then adds what is there to its own sums."""
+        until warp_k 0 holds the sum. Of the 2 * height warps that still hold sums, the upper half
+        stores and the lower half adds: warp_k + height stores in the slot of warp_k, which adds
+        that to its own. Four warps make (w0 + w2) + (w1 + w3)."""
         own_vectors = base + thread.warp_n * warp_bytes + thread.lane * CHUNK
         for halving in range(halvings):
             height = cfg.warps_k >> (halving + 1)
@@ -83,8 +86,9 @@ def output_verbs(lang, config):
                 slot = own_vectors + thread.warp_k * (cfg.warps_n * warp_bytes)
                 for v in range(vectors):
                     partial = ptx.ld_shared_v4_f32(slot + WARP_VECTORS * v)
-                    # With a loop over r that over v is unrolled, and that over halvings stays
-                    # rolled, which makes for less code; not so with 48 and 64 rows (add_vector).
+                    # Both branches do the same. With a loop over r that over v is unrolled, and
+                    # that over halvings stays rolled, which makes for less code; not so with 48 and
+                    # 64 rows (add_vector).
                     if cfg.thread_m_blocks > 2:
                         add_vector(sums, v, partial)
                     else:
@@ -144,16 +148,19 @@ def output_verbs(lang, config):
 
     @lang.device
     def scale_columns(sums, scales, base, thread):
-        """Per-column scales, in fp32. ``scales``: eight registers, one per n8 block, to put those
-        of columns 2 t, 2 t + 1 in; four of them are a chunk, in the first slot."""
+        """Per-column scales, in fp32. ``scales``: eight free registers. Register i gets the scales
+        of columns 2 t (low half) and 2 t + 1 of n8 block i, from the first slot of the stages'
+        scales, where a chunk fills four registers."""
         for columns32 in range(2):  # which 32 of the warp's 64 columns
+            # 64 columns are 8 chunks, 32 are 4, one for each t
             chunk = thread.warp_n * 8 + 4 * columns32 + thread.lane % 4
             words = ptx.ld_shared_v4_b32(base + cfg.scales_at + chunk * CHUNK)
             for r in range(4):
                 scales[4 * columns32 + r] = words[r]
         # one flat loop: nested ones stay rolled for some targets, and the sums in local memory
         for v in range(vectors):
-            low, high = ptx.cvt_f32_f16_low(scales[v % 8]), ptx.cvt_f32_f16_high(scales[v % 8])
+            n8 = v % 8
+            low, high = ptx.cvt_f32_f16_low(scales[n8]), ptx.cvt_f32_f16_high(scales[n8])
             sums[4 * v] *= low
             sums[4 * v + 1] *= high
             sums[4 * v + 2] *= low
@@ -162,7 +169,9 @@ def output_verbs(lang, config):
     @lang.device
     def write_result(c, sums, base, output_tile, thread, n):
         """Pairs of sums, rounded to fp16, to shared memory as rows; then all threads write chunks
-        of 16 bytes of them to global memory."""
+        of 16 bytes of them to global memory. (``cvt_rn_f16x2_f32(low, high)``: its first argument
+        becomes the low half, the lower column; PTX itself names the high half first.)"""
+        # a word is two columns, a chunk (an n8 block) eight, a warp's 64 columns eight chunks
         if thread.warp_k == 0:
             corner = (
                 base

@@ -1,9 +1,10 @@
 """Which block multiplies what in ``ampere``: stream-K, in stripes of whole tiles.
 
-All tiles of a launch are numbered: down a tile column (along k), then down the next one, and after
-the last column of W on with those of the next tile_m rows of A. They are cut into *stripes* of
-``share`` tiles, one per block: block b has tiles [b share, (b + 1) share). So all blocks have the
-same work, but the last ones, which have what is left, or nothing. A *slice* is the part of a stripe
+All tiles of a launch are numbered, by their *position*: down a tile column (along k), then down the
+next one, and after the last column of W on with those of the next tile_m rows of A. They are cut
+into *stripes* of share = ceil(tiles / blocks) tiles, one per block: block b has positions [b share,
+(b + 1) share). So all blocks have the same work, but the last ones, which have what is left, or
+nothing. A *slice* is the part of a stripe
 in one tile column: what a block does for one output tile. 3 x 3 tiles (k downwards, n to the right;
 up to tile_m rows of A), five blocks, share = 2; which block has which tile::
 
@@ -13,18 +14,19 @@ up to tile_m rows of A), five blocks, share = 2; which block has which tile::
       v   1 2 4       tile column 1: blocks 1 and 2; tile column 2: blocks 3 and 4
 
 With ``whole``, share is a number of whole tile columns: every slice is one, and no output tile is
-shared. How many blocks there are: ``AmpereConfig.grid``. Why it is right: ``layout.stripes``.
+shared. There are blocks_per_sm blocks per SM, or fewer (``AmpereConfig.grid``). Why it is right:
+``layout.stripes``.
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions, and the records:
 
 ``Sizes``       of a launch; unsigned 32-bit numbers
-``Stripe``      of a block: tiles [position, end), numbers as above; share: of every stripe
+``Stripe``      of a block: positions [position, end); share: tiles of a whole stripe
 ``OutputTile``  n_tile: its number along n, from 0 in every row of output tiles; row_first: its
                 first row; rows: how many of its tile_m rows the matrix has
-``Slice``       output_tile; steps [first_step, end_step), numbers of tiles in their tile column,
-                counted from its top (k = 0); following: number (as in Stripe) of the first tile
-                after the tile column; top, bottom: numbers of the blocks that have the tile
-                column's first and last tile, equal if it is not shared
+``Slice``       output_tile; steps [first_step, end_step), tiles of the tile column counted from its
+                top (k = 0); following: position of the first tile after the tile column; top,
+                bottom: numbers of the blocks that have the tile column's first and last tile, equal
+                if it is not shared
 """
 
 
@@ -56,7 +58,7 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def own_slice(position, stripe, sizes):
-        """The slice that begins with tile number ``position`` of the stripe."""
+        """The slice that begins at ``position``."""
         k_tiles, n_tiles = tiles_of(sizes.k, cfg.tile_k), tiles_of(sizes.n, cfg.tile_n)
         tile_column = position // k_tiles
         start = tile_column * k_tiles

@@ -1,6 +1,7 @@
-"""A ring of shared-memory stages between one warp that fills them (the producer) and the warps that
-use them up (the consumers), guarded by mbarriers: the verbs of both sides. (For the kernels with
-specialised warps; ``buffered`` and ``ampere`` guard stages by commit groups and syncthreads.)
+"""A ring of shared-memory stages between the threads that fill them (the producer: one thread that
+starts bulk copies, or several warps that store) and the warps that use them up (the consumers),
+guarded by mbarriers: the verbs of both sides. (For the kernels with specialised warps; ``buffered``
+and ``ampere`` guard stages by commit groups and syncthreads.)
 
 Every stage has two barriers. *full*: the producer's arrivals are in and all bytes that it announced
 have come. *empty*: all consumers are done with the stage. A barrier completes one phase per round
@@ -91,7 +92,9 @@ def pipeline_verbs(lang, stages, producers, consumers):
 
     @lang.device
     def release(barriers, place):
-        """A consumer's arrival on the empty barrier: after all lanes have passed their wait."""
+        """A consumer's arrival on the empty barrier, after all lanes that it arrives for have passed
+        their wait for the full one and have read: one that still waited could see the parity of the
+        next phase."""
         ptx.mbarrier_arrive(empty(barriers, place))
 
     return lang.namespace(
