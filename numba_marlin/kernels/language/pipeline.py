@@ -92,9 +92,9 @@ def pipeline_verbs(lang, stages, producers, consumers):
 
     @lang.device
     def release(barriers, place):
-        """A consumer's arrival on the empty barrier, after all lanes that it arrives for have passed
-        their wait for the full one and have read: one that still waited could see the parity of the
-        next phase."""
+        """A consumer's arrival on the empty barrier, after all lanes that it arrives for have read
+        and so passed their wait for the full one: one that still waited could meet the parity of a
+        later phase."""
         ptx.mbarrier_arrive(empty(barriers, place))
 
     return lang.namespace(
