@@ -14,7 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin.api.checks import check_choice, check_launch, check_same_place, place_name
+from numba_marlin.api.checks import (
+    check_choice,
+    check_launch,
+    check_no_gradient,
+    check_same_place,
+    place_name,
+    refuse_torch_compile,
+)
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
@@ -96,6 +103,7 @@ def block_scaled_matmul(
             results, thread.last = found
             return _result(results, thread.last.problem, out_global_scale)
 
+    refuse_torch_compile()
     m, n, k = _check_operands(a, b)
     readable = {"a": _readable("a", a), "b": _readable("b", b)}
     views = {
@@ -274,6 +282,7 @@ def _epilogue_arrays(
         if array is None:
             continue
         view = arrays.view(name, array)
+        check_no_gradient(name, view)
         if view.type_name != type_name or view.shape != shape:
             raise ValueError(
                 f"{name} is {view.type_name}{list(view.shape)}, must be {type_name}{list(shape)}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from numba_marlin.compiler import COMPILERS
+from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution.arrays import ArrayView
 from numba_marlin.execution.scratch import Workspace
 
@@ -18,6 +21,35 @@ def check_launch(compiler: object, workspace: object) -> None:
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(
             f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace"
+        )
+
+
+def check_no_gradient(name: str, view: ArrayView) -> None:
+    """ValueError for a torch tensor whose gradient autograd records: the product has none, and the
+    result would lose it silently."""
+    if (
+        view.kind == "torch"
+        and getattr(view.owner, "requires_grad", False)
+        and sys.modules["torch"].is_grad_enabled()
+    ):
+        raise ValueError(
+            f"{name} requires a gradient, which this product does not have: call it under"
+            f" torch.no_grad() or torch.inference_mode(), or pass {name}.detach()"
+        )
+
+
+def refuse_torch_compile() -> None:
+    """CapabilityMissing if torch.compile runs the caller. It would trace into this package, down to
+    the PTX machine, for minutes."""
+    if "torch._dynamo" not in sys.modules:  # as long as nothing is compiled
+        return
+    frames = sys.modules["torch"]._C._dynamo.eval_frame
+    # None: nothing is compiled; False: only what is compiled already runs so
+    if getattr(frames, "get_eval_frame_callback", lambda: None)() not in (None, False):
+        raise CapabilityMissing(
+            "torch.compile cannot compile this product, which is no torch operator yet: leave it"
+            " out of the compiled region with f = torch.compiler.disable(numba_marlin.matmul),"
+            " and call f"
         )
 
 

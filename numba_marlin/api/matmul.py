@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.api.checks import check_launch, check_same_place
+from numba_marlin.api.checks import (
+    check_launch,
+    check_no_gradient,
+    check_same_place,
+    refuse_torch_compile,
+)
 from numba_marlin.api.packing import check_packed
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
@@ -22,6 +27,7 @@ from numba_marlin.problems import WeightProblem
 
 def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     view = arrays.view("x", x)
+    check_no_gradient("x", view)
     if view.type_name not in HALF_TYPES:
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
         raise TypeError(
@@ -49,6 +55,7 @@ def _check_beside(
 ) -> arrays.ArrayView:
     """A view of an array, checked to have x's type, this shape, and to be on x's device."""
     view = arrays.view(name, array)
+    check_no_gradient(name, view)
     if view.type_name != x.type_name:
         raise TypeError(f"{name}.dtype={view.dtype} must be {x.type_name}, x's")
     if view.shape != shape:
@@ -121,8 +128,9 @@ def matmul(
     return_info: return (result, RunInfo).
 
     Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing if the
-    backend asked for, or the device that holds x, cannot run the product. Errors of the result are
-    bounded in ``reference.weights``.
+    backend asked for, or the device that holds x, cannot run the product, and under torch.compile.
+    A torch tensor that requires a gradient is a ValueError while torch records gradients. Errors of
+    the result are bounded in ``reference.weights``.
     """
     plain = config is None and workspace is None
     choice = (backend, kernel, compiler, bias is None, batch_invariant)
@@ -131,6 +139,7 @@ def matmul(
         if found is not None:
             result, thread.last = found
             return result
+    refuse_torch_compile()
     check_packed(p)
     check_launch(compiler, workspace)
     x_view = _check_x(x, p)

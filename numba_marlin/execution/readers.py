@@ -23,13 +23,18 @@ class Torch:
             torch._C._cuda_getCurrentRawStream,
         )
         self.capturing = torch.cuda.is_current_stream_capturing
+        self.records_gradients = torch.is_grad_enabled
         self.type_named = functools.partial(getattr, torch)
 
     def seen(self, x) -> tuple:
-        return x.shape, x.stride(), x.dtype, x.get_device()
+        return x.shape, x.stride(), x.dtype, x.get_device(), self.loses_gradient(x)
+
+    def loses_gradient(self, x) -> bool:
+        """Whether the product, which has no gradient, must be refused."""
+        return x.requires_grad and self.records_gradients()
 
     def key(self, x, choice: tuple, stream: int) -> tuple:
-        return *self.seen(x), stream, choice
+        return x.shape, x.stride(), x.dtype, x.get_device(), stream, choice
 
     def address(self, x) -> int:
         return x.data_ptr()
@@ -55,7 +60,7 @@ class Torch:
                 choice,
             )
         )
-        if call is None or not x.is_cuda:
+        if call is None or not x.is_cuda or self.loses_gradient(x):
             return None
         if call.scratch and (
             self.capturing()
@@ -69,6 +74,7 @@ class Torch:
             or not bias.is_contiguous()
             or bias.dtype is not x.dtype
             or bias.device != x.device
+            or self.loses_gradient(bias)
         ):
             return None
         if out is None:
@@ -79,6 +85,7 @@ class Torch:
             or out.stride() != call.c_strides
             or out.dtype is not x.dtype
             or out.device != x.device
+            or self.loses_gradient(out)
         ):
             return None
         return call.launch(

@@ -27,6 +27,7 @@ FRESH = 0x90000  # where the stand-in allocates
 
 class Tensor:
     __module__ = "torch"
+    requires_grad = False
 
     def __init__(self, shape=(M, K), address=A, strides=None, dtype="half", device=0):
         self.shape, self.address, self.dtype, self.device = shape, address, dtype, device
@@ -51,6 +52,10 @@ class Tensor:
     def new_empty(self, shape):
         return Tensor(tuple(shape), FRESH, dtype=self.dtype, device=self.device)
 
+    def requiring_gradient(self):
+        self.requires_grad = True
+        return self
+
 
 class Weight:
     pass
@@ -59,12 +64,13 @@ class Weight:
 @pytest.fixture
 def state(monkeypatch):
     """What the library and the driver would answer."""
-    now = SimpleNamespace(device=0, stream=7, capturing=False)
+    now = SimpleNamespace(device=0, stream=7, capturing=False, recording=True)
     torch = SimpleNamespace(
         _C=SimpleNamespace(
             _cuda_getDevice=lambda: now.device, _cuda_getCurrentRawStream=lambda device: now.stream
         ),
         cuda=SimpleNamespace(is_current_stream_capturing=lambda: now.capturing),
+        is_grad_enabled=lambda: now.recording,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
@@ -143,6 +149,9 @@ UNUSUAL = {
     "a misaligned out": {"out": Tensor((M, N), C + 8)},
     "an out that begins in x": {"out": Tensor((M, N), A + 2 * M * K - 16)},
     "an out that ends in x": {"out": Tensor((M, N), A - 2 * M * N + 16)},
+    "an x whose gradient would be lost": {"x": Tensor().requiring_gradient()},
+    "an out whose gradient would be lost": {"out": Tensor((M, N), C).requiring_gradient()},
+    "a bias whose gradient would be lost": {"bias": Tensor((N,), BIAS).requiring_gradient()},
     "a bias of another shape": {"bias": Tensor((1, N), BIAS)},
     "a bias of another type": {"bias": Tensor((N,), BIAS, dtype="float")},
     "a bias with gaps": {"bias": Tensor((N,), BIAS, strides=(2,))},
@@ -174,6 +183,15 @@ def test_what_is_unusual_goes_the_long_way(state, what):
     )
     assert launches == []
     assert repeat.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
+
+
+def test_where_no_gradients_are_recorded_none_is_lost(state):
+    weight = Weight()
+    launches = remembered(weight)
+    state.recording = False
+    x, bias = Tensor().requiring_gradient(), Tensor((N,), BIAS).requiring_gradient()
+    assert repeat.again(x, weight, Tensor((M, N), C), bias, CHOICE) is not None
+    assert launches == [[A, C, BIAS, A]]
 
 
 def test_the_current_device_may_be_another(state):
