@@ -41,7 +41,10 @@ __all__ = ["__version__", *_EXPORTS]
 
 def __getattr__(name):
     if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from numba_marlin.wording import did_you_mean
+
+        guess = "" if name.startswith("__") else did_you_mean(name, _EXPORTS)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{guess}")
     import importlib
 
     value = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -47,12 +47,13 @@ PURE_ROOMS = [
 ]
 ALLOWED = {
     "layout": {"hardware"},
-    "formats": {"layout"},
-    "quantizers": {"formats"},
+    "formats": {"layout", "wording"},
+    "quantizers": {"formats", "wording"},
     "reference": {"formats", "quantizers"},
     "hostloops": {"formats"},
-    "checkpoints": {"errors", "formats", "hostloops"},
+    "checkpoints": {"errors", "formats", "hostloops", "wording"},
     "views": set(),
+    "wording": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
@@ -76,11 +77,11 @@ ALLOWED = {
     "ptx": {"compiler", "isa"},
     "problems": {"formats"},
     # ptx: the plain rungs, whose files are imported when they are compiled
-    "kernels": {"hardware", "layout", "problems", "ptx"},
-    "compiler": {"errors", "hardware", "isa", "kernels"},
-    "hardware": set(),
+    "kernels": {"hardware", "layout", "problems", "ptx", "wording"},
+    "compiler": {"errors", "hardware", "isa", "kernels", "wording"},
+    "hardware": {"wording"},
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
-    "heuristics": {"compiler", "hardware", "kernels", "problems"},
+    "heuristics": {"compiler", "hardware", "kernels", "problems", "wording"},
     "execution": {
         "compiler",
         "emulator",
@@ -91,6 +92,7 @@ ALLOWED = {
         "kernels",
         "quantizers",
         "reference",
+        "wording",
     },
     "api": {
         "compiler",

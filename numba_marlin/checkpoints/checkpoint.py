@@ -25,6 +25,7 @@ from numba_marlin.checkpoints.safetensors_file import Entry
 from numba_marlin.checkpoints.source import Source
 from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, StoredFormat
+from numba_marlin.wording import did_you_mean
 
 _MANY_WEIGHTS = 1 << 22  # from this number on, compiled loops are worth loading Numba
 # only quantised layers have one
@@ -103,7 +104,9 @@ class Checkpoint(Mapping):
             raise CheckpointError(f"{source.path}: holds no layer of format {form!r}")
 
     def __getitem__(self, name: str):
-        layer = self.layers[name]
+        layer = self.layers.get(name)
+        if layer is None:
+            raise KeyError(f"no quantised layer {name!r}{did_you_mean(name, self.layers)}")
         arrays = {last: self.source.array(tensor) for last, tensor in layer.tensors.items()}
         try:
             return layer.form.read(arrays, codec_for(layer.geometry.k * layer.geometry.n))

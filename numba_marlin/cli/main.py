@@ -14,6 +14,7 @@ import sys
 from numba_marlin import __version__
 from numba_marlin.cli.report import Report, printable
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.wording import did_you_mean
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 + SIGINT and SIGPIPE, as a shell has it
@@ -54,8 +55,31 @@ examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Names the nearest verb, option or choice for one that does not exist."""
+
+    def parse_args(self, args=None, namespace=None):
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            verb = self if found.verb is None else self.verbs.choices[found.verb]
+            guesses = "".join(
+                did_you_mean(each.partition("=")[0], verb._option_string_actions)
+                for each in unknown
+                if each.startswith("--")
+            )
+            verb.error(f"unrecognized arguments: {' '.join(unknown)}{guesses}")
+        return found
+
+    def _check_value(self, action, value):
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(value, map(str, action.choices))
+            raise
+
+
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="numba-marlin",
         description=(
             "FP16 x INT4 matrix multiplication (Marlin), in Python, on a GPU or on the PTX machine."
@@ -64,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("--version", action="version", version=f"numba-marlin {__version__}")
-    verbs = result.add_subparsers(
+    result.verbs = verbs = result.add_subparsers(
         dest="verb",
         metavar="VERB",
         required=True,

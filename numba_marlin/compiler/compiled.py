@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from numba_marlin.compiler.resources import Resources
+from numba_marlin.wording import byte_count
 
 MAGIC = b"numba_marlin kernel 2\n"
 
@@ -48,6 +49,15 @@ class CompiledKernel:
     versions: dict[str, str]
     #: Whether it was loaded from the cache.
     from_cache: bool = field(default=False, compare=False)
+
+    def __repr__(self) -> str:
+        registers = self.resources.registers
+        return (
+            f"<CompiledKernel {self.kernel} for {self.target} by {self.compiler}:"
+            f" {self.ptx.count(chr(10)):,} lines of PTX"
+            f"{'' if registers is None else f', {registers} registers'}, {self.threads} threads,"
+            f" {byte_count(self.shared_bytes)} of shared memory>"
+        )
 
 
 def to_bytes(compiled: CompiledKernel) -> bytes:

@@ -7,7 +7,7 @@ kernel that needs another architecture's instructions it models that architectur
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from numba_marlin import compiler as compiler_room
@@ -17,6 +17,7 @@ from numba_marlin.hardware import devices
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.heuristics import Candidate, candidate, has_instructions, kernel_of, rank
 from numba_marlin.kernels.registry import find_kernel, kernels
+from numba_marlin.wording import html_table
 
 BACKENDS = ("auto", "cuda", "emulator", "reference")
 
@@ -41,6 +42,30 @@ class RunInfo:
     candidate: Candidate | None = None
     compiled: object | None = None
     instructions: int | None = None
+
+    def _said(self) -> dict[str, str]:
+        """What a reader wants to know, in order."""
+        candidate, found = self.candidate, {"problem": self.problem.in_words()}
+        if candidate is not None:
+            grid = " x ".join(map(str, candidate.grid))
+            found["kernel"] = f"{candidate.kernel}, grid {grid}"
+            found["configuration"] = ", ".join(
+                f"{name}={value}" for name, value in asdict(candidate.config).items()
+            )
+        found |= {"backend": f"{self.backend}: {self.reason}", "device": self.device}
+        if self.seconds is not None:
+            found["time of the call"] = f"{self.seconds * 1e3:.3g} ms"
+        if self.instructions is not None:
+            found["warp instructions"] = f"{self.instructions:,}"
+        return found
+
+    def __repr__(self) -> str:
+        said = self._said()
+        said.pop("configuration", None)
+        return f"<RunInfo {'; '.join(f'{name}: {text}' for name, text in said.items())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._said().items())
 
     def to_dict(self) -> dict:
         return {

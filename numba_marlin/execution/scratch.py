@@ -33,6 +33,10 @@ class Workspace:
     partials: object
     locks: object
 
+    def __repr__(self) -> str:
+        partials, locks = (getattr(each, "shape", "?") for each in (self.partials, self.locks))
+        return f"<Workspace partials {partials}, locks {locks}>"
+
 
 def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_locks: int) -> None:
     """ValueError if a workspace of ``partials_bytes`` bytes and ``locks`` int32 is too small for a

@@ -16,6 +16,7 @@ import numpy as np
 
 from numba_marlin.formats.floats import is_single, number, two_sizes
 from numba_marlin.formats.small_floats import BITS, decode, table
+from numba_marlin.wording import byte_count
 
 GRIDS = ("e2m1", "e4m3", "e5m2")
 SCALE_GRIDS = (None, "e4m3", "e8m0")
@@ -109,6 +110,25 @@ class BlockWeight:
                     f"{name}={value!r} must be a finite number of float32 other than 0"
                 )
             object.__setattr__(self, name, value)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(k, n)"""
+        return self.k, self.n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays; a code takes one."""
+        return self.codes.nbytes + self.scales.nbytes
+
+    def __repr__(self) -> str:
+        rows, columns = self.block
+        of_all = "" if self.global_scale is None else ", a global scale"
+        return (
+            f"<BlockWeight [k={self.k}, n={self.n}], codes {self.grid}, scales"
+            f" {self.scale_grid or self.scales.dtype.name} of blocks [{rows}, {columns}]{of_all};"
+            f" {byte_count(self.nbytes)} on the host>"
+        )
 
     @property
     def k(self) -> int:

@@ -9,6 +9,7 @@ from numba_marlin.formats import block_files  # noqa: F401
 
 # isort: on
 from numba_marlin.formats.stored import STORED, StoredFormat
+from numba_marlin.wording import did_you_mean
 
 __all__ = ["STORED", "find_stored"]
 
@@ -18,4 +19,7 @@ def find_stored(name: str) -> StoredFormat:
     try:
         return STORED[name]
     except (KeyError, TypeError):
-        raise ValueError(f"format={name!r} must be one of {', '.join(sorted(STORED))}") from None
+        raise ValueError(
+            f"format={name!r} must be one of {', '.join(sorted(STORED))}"
+            f"{did_you_mean(name, STORED)}"
+        ) from None

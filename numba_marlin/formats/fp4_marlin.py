@@ -47,6 +47,7 @@ from numba_marlin.formats.fp4_words import (
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, packed_columns
 from numba_marlin.formats.registry import find_format, register
 from numba_marlin.formats.small_floats import table
+from numba_marlin.wording import byte_count
 
 GROUP_SIZES = (16, 32)
 SCALE_ROWS = 32  # rows of the weight per row of scales
@@ -92,6 +93,19 @@ class PackedBlocks:
 
     def __post_init__(self) -> None:
         find_format(self.layout).check(self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(k, n)"""
+        return self.k, self.n
+
+    def __repr__(self) -> str:
+        of_all = "" if self.global_scale is None else ", a global scale"
+        return (
+            f"<PackedBlocks [k={self.k}, n={self.n}], layout {self.layout} for {self.dtype}, codes"
+            f" {self.grid}, scales {self.scale_grid} of {self.group_size} rows{of_all};"
+            f" {byte_count(self.nbytes)} on the host>"
+        )
 
     @property
     def n_packed(self) -> int:

@@ -32,6 +32,7 @@ from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.floats import as_numpy, is_single, number, two_sizes
 from numba_marlin.formats.small_floats import BITS
 from numba_marlin.layout import block_scales
+from numba_marlin.wording import byte_count, did_you_mean
 
 SCALE_ORDERS = ("plain", "128x4")
 
@@ -81,7 +82,10 @@ BLOCK_FORMATS = {
 
 def find_block_format(name: str) -> BlockFormat:
     if not isinstance(name, str) or name not in BLOCK_FORMATS:
-        raise ValueError(f"format={name!r} must be one of {', '.join(BLOCK_FORMATS)}")
+        raise ValueError(
+            f"format={name!r} must be one of {', '.join(BLOCK_FORMATS)}"
+            f"{did_you_mean(name, BLOCK_FORMATS)}"
+        )
     return BLOCK_FORMATS[name]
 
 
@@ -153,6 +157,22 @@ class BlockScaled:
         object.__setattr__(self, "global_scale", scale)
         if scale != 1 and not form.has_global_scale:
             raise ValueError(f"global_scale={scale!r} must be 1: {self.format} has none")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales, of one byte an element."""
+        return int(np.prod(self.data.shape)) + int(np.prod(self.scales.shape))
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        library = type(self.data).__module__.partition(".")[0]
+        device = getattr(self.data, "device", "a device")
+        where = "the host" if library == "numpy" else f"{device} ({library})"
+        scale = f", global scale {self.global_scale:g}" if self.form.has_global_scale else ""
+        return (
+            f"<BlockScaled [{rows}, {columns}], {self.format}, scales in {self.scale_order}"
+            f" order{scale}; {byte_count(self.nbytes)} on {where}>"
+        )
 
     @property
     def form(self) -> BlockFormat:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+from numba_marlin.wording import did_you_mean
+
 Weight = TypeVar("Weight")
 Packed = TypeVar("Packed")
 
@@ -52,4 +54,6 @@ def find_format(name: str) -> Format:
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
-        raise ValueError(f"layout={name!r} must be one of {sorted(FORMATS)}") from None
+        raise ValueError(
+            f"layout={name!r} must be one of {sorted(FORMATS)}{did_you_mean(name, FORMATS)}"
+        ) from None

@@ -32,6 +32,7 @@ import numpy as np
 
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.registry import find_format
+from numba_marlin.wording import byte_count
 
 SUPPORTED_BITS = (4, 8)
 READABLE_BITS = (2, 3, 4, 8)
@@ -110,6 +111,22 @@ def _kind_of_zeros(zeros: np.ndarray | None) -> str | None:
     if zeros is None:
         return None
     return "float16" if zeros.dtype.kind == "f" else "integer"
+
+
+def _summary(weight: QuantizedWeight | PackedWeight, *more: str) -> str:
+    """One line for a REPL: shape, types, bytes, where it lives."""
+    said = [
+        *more,
+        f"{weight.bits} bits",
+        "a scale per column" if weight.per_column else f"groups of {weight.group_size} rows",
+        "symmetric" if weight.zeros_kind is None else f"zero points {weight.zeros_kind}",
+        f"scales {weight.scale_dtype}",
+        *(["activation order"] if weight.permutation is not None else []),
+    ]
+    return (
+        f"<{type(weight).__name__} [k={weight.k}, n={weight.n}], {', '.join(said)};"
+        f" {byte_count(weight.nbytes)} on the host>"
+    )
 
 
 def _set(instance: object, **values: object) -> None:
@@ -194,6 +211,20 @@ class QuantizedWeight:
         return self.zeros is None
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(k, n)"""
+        return self.k, self.n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays; a code takes one."""
+        arrays = (self.codes, self.scales, self.zeros, self.permutation)
+        return sum(each.nbytes for each in arrays if each is not None)
+
+    def __repr__(self) -> str:
+        return _summary(self)
+
+    @property
     def zeros_kind(self) -> str | None:
         """One of ZEROS_KINDS."""
         return _kind_of_zeros(self.zeros)
@@ -264,6 +295,14 @@ class PackedWeight:
     def per_column(self) -> bool:
         """Whether there is one scale to a column."""
         return self.groups == 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(k, n)"""
+        return self.k, self.n
+
+    def __repr__(self) -> str:
+        return _summary(self, f"layout {self.layout}")
 
     @property
     def n_packed(self) -> int:

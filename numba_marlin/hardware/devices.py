@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from numba_marlin.hardware.architectures import Architecture, architecture_of
 from numba_marlin.hardware.targets import TARGETS, target_named
+from numba_marlin.wording import did_you_mean
 
 MB, GB = 1 << 20, 10**9
 
@@ -328,7 +329,9 @@ def device(name: str) -> Device:
 
     known = {plain(each.name): each for each in SPECIFICATIONS} | {"model": MODEL}
     if plain(name) not in known:
-        raise ValueError(f"device={name!r} is not one of {', '.join(names())}")
+        raise ValueError(
+            f"device={name!r} is not one of {', '.join(names())}{did_you_mean(name, names())}"
+        )
     return known[plain(name)]
 
 

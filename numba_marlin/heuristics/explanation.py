@@ -9,6 +9,7 @@ from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.candidates import Candidate, rank
 from numba_marlin.problems import Problem, WeightProblem
+from numba_marlin.wording import html_table
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,27 @@ class Explanation:
             "device": self.device.to_dict(),
             "candidates": [each.to_dict() for each in self.candidates],
         }
+
+    def __repr__(self) -> str:
+        others = len(self.candidates) - 1
+        return (
+            f"<Explanation {self.problem.in_words()}, on {self.device.name}:"
+            f" {self.choice.kernel}, then {others} other candidates; print() says why>"
+        )
+
+    def _repr_html_(self) -> str:
+        header = ("kernel", "configuration", "grid", "predicted", "why")
+        rows = [
+            (
+                each.kernel,
+                ", ".join(f"{name}={value}" for name, value in asdict(each.config).items()),
+                " x ".join(map(str, each.grid)),
+                f"{each.figures['predicted_us']:.1f} us" if "predicted_us" in each.figures else "",
+                "; ".join(each.reasons),
+            )
+            for each in self.candidates
+        ]
+        return html_table(rows, header)
 
     def __str__(self) -> str:
         p, d = self.problem, self.device

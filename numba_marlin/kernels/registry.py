@@ -20,6 +20,7 @@ from pathlib import Path
 
 from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.problems.protocol import KINDS, WEIGHTS
+from numba_marlin.wording import did_you_mean
 
 _PACKAGE = __name__.rpartition(".")[0]
 _DECLARATION = "declare"
@@ -69,7 +70,9 @@ def find_kernel(name: str) -> KernelDefinition:
     """The kernel called ``name``; ValueError lists those there are."""
     module = _module_of(name)
     if module is None:
-        raise ValueError(f"kernel={name!r} must be one of {', '.join(names())}")
+        raise ValueError(
+            f"kernel={name!r} must be one of {', '.join(names())}{did_you_mean(name, names())}"
+        )
     return importlib.import_module(module).KERNEL
 
 

@@ -46,6 +46,9 @@ class Hessian:
         """Rows of calibration data so far."""
         self._sum = np.zeros((self.k, self.k))
 
+    def __repr__(self) -> str:
+        return f"<Hessian [{self.k}, {self.k}] of {self.rows:,} rows>"
+
     def add(self, x: np.ndarray) -> Hessian:
         """Add inputs x [..., k] of the layer: float16, bfloat16, float32 or float64, finite, of
         magnitude up to 2**58. Returns self. Raises TypeError or ValueError, and then nothing has

@@ -1,0 +1,44 @@
+"""How values are said: sizes, the names nearest to a wrong one, tables in a notebook. Imports
+nothing of the package."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+
+def byte_count(nbytes: int) -> str:
+    """ "1.5 MiB": with three digits, in the largest unit of which there is at least one."""
+    if nbytes < 1024:
+        return f"{nbytes} bytes"
+    size = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1000 or unit == "GiB":
+            break
+    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """ "; did you mean 'gptq'?" with the known name nearest to ``name``, or "" if none is near."""
+    import difflib
+
+    found = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def html_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """A table for a notebook's ``_repr_html_``; every cell is escaped."""
+
+    def line(cells, tag):
+        return (
+            "<tr>"
+            + "".join(
+                f'<{tag} style="text-align: left">{html.escape(str(cell))}</{tag}>'
+                for cell in cells
+            )
+            + "</tr>"
+        )
+
+    head = [line(header, "th")] if header else []
+    return f"<table>{''.join([*head, *(line(row, 'td') for row in rows)])}</table>"
