@@ -187,6 +187,7 @@ class Tensor:
     """The attributes of torch.Tensor that are read."""
 
     __module__ = "torch"
+    requires_grad = False
 
     def __init__(self, shape, address, dtype="uint8", device=0):
         self.shape, self.address, self.dtype, self.device = shape, address, dtype, device
@@ -210,12 +211,13 @@ CHOICE = (1.0, "auto", None)
 @pytest.fixture
 def state(monkeypatch):
     """What torch and the driver would answer; ``cleared``: addresses zeroed before launches."""
-    now = SimpleNamespace(device=0, stream=7, capturing=False, cleared=[])
+    now = SimpleNamespace(device=0, stream=7, capturing=False, recording=True, cleared=[])
     torch = SimpleNamespace(
         _C=SimpleNamespace(
             _cuda_getDevice=lambda: now.device, _cuda_getCurrentRawStream=lambda device: now.stream
         ),
         cuda=SimpleNamespace(is_current_stream_capturing=lambda: now.capturing),
+        is_grad_enabled=lambda: now.recording,
         float16="float16",
         uint8="uint8",
     )
@@ -298,6 +300,7 @@ def test_the_scales_of_a_block_scaled_result_are_zeroed_first(state):
         "misaligned",
         "no memory",
         "another library",
+        "a gradient",
     ),
 )
 def test_what_is_unusual_goes_the_long_way(state, what):
@@ -315,6 +318,8 @@ def test_what_is_unusual_goes_the_long_way(state, what):
         given["sfa"].address = 0x2008 if what == "misaligned" else 0
     elif what == "another library":
         given["sfb"] = np.zeros((128, 4), np.uint8)
+    elif what == "a gradient":
+        given["a"].requires_grad = True
     assert again(Matrix() if what == "another B" else b, given, choice) is None and launches == []
 
 
