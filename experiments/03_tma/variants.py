@@ -24,7 +24,7 @@ from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import kernel as wgmma
 from numba_marlin.kernels.wgmma import load as wgmma_load
-from numba_marlin.kernels.wgmma.config import STAGE_K, STAGE_ROWS
+from numba_marlin.kernels.wgmma.config import STAGE_K, STAGE_K16_ROWS
 from numba_marlin.layout.tensor_map import TensorMap
 
 
@@ -119,14 +119,14 @@ def wgmma_loader(way):
     def load_verbs(lang, config, ring):
         if not config.grouped:
             raise ValueError(f"{config}: variants of wgmma take groups only")
-        copy_once = way(lang, STAGE_ROWS, config.tile_n, True)
-        copy_often = way(lang, STAGE_ROWS, config.tile_n, False)
+        copy_once = way(lang, STAGE_K16_ROWS, config.tile_n, True)
+        copy_often = way(lang, STAGE_K16_ROWS, config.tile_n, False)
         sizes_of_tile = lang.constants(config)
 
         @lang.device
         def copy_weights(filling, b, column, step, policy, sizes):
             target, barrier = filling.address + sizes_of_tile.weights_at, filling.barrier
-            k_row = step * STAGE_ROWS
+            k_row = step * STAGE_K16_ROWS
             number = column // sizes_of_tile.tile_n * (sizes.k // STAGE_K) + step
             if sizes.m <= sizes_of_tile.tile_m:
                 copy_once(target, b, k_row, column, number, barrier, policy, sizes.n)
@@ -196,7 +196,7 @@ class Variant:
         return (
             relaid(marlin, config.stage_rows, config.columns)
             if self.engine == "decode"
-            else relaid(marlin, STAGE_ROWS, config.tile_n)
+            else relaid(marlin, STAGE_K16_ROWS, config.tile_n)
         )
 
 

@@ -17,7 +17,7 @@ from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import choose as wgmma
-from numba_marlin.kernels.wgmma.config import STAGE_ROWS
+from numba_marlin.kernels.wgmma.config import STAGE_K16_ROWS
 from tests.kernels.harness import cases
 
 H200 = devices.device("H200")
@@ -53,7 +53,7 @@ def check_decode(compiled, config):
 def check_wgmma(compiled, config):
     assert not gates.broken_promises(compiled)
     assert (
-        gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_ROWS * config.strips)
+        gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_K16_ROWS * config.strips)
         == 0
         < gates.opcode_count(compiled, "wgmma.mma_async")
     )

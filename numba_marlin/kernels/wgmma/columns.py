@@ -1,11 +1,11 @@
 """What happens to a column's accumulators in ``wgmma`` at the end, in fp32: its scale, if there is
 one per column, its bias, and the cast.
 
-``column_verbs(lang, config)`` -> namespace: ``factors_of(result, column, g, n)``: the
-``ColumnFactors`` of columns g and g + 8 of the strip that begins at ``column``, 1 and 0 where there
-is none; ``finish_quads(width)`` -> device function (accumulators, factors) -> accumulators, in
-quads, two of column g, then two of column g + 8; ``pair_of(low, high)``: two of them -> a register
-of ``config.dtype``, the first in the low half (PTX's cvt names the high one first).
+``column_verbs(lang, config)`` -> namespace: ``factors_of(result, column, g, n)``: factors and
+biases of columns g and g + 8 of the strip that begins at ``column``, 1 and 0 where there is none;
+``finish_quads(width)`` -> device function (accumulators, factors) -> accumulators, in quads, two of
+column g, then two of column g + 8; ``pair_of(low, high)``: two of them -> a register of
+``config.dtype``, the first in the low half (PTX's cvt names the high one first).
 """
 
 from numba_marlin.kernels.language.tuples import map_each
@@ -19,8 +19,8 @@ def column_verbs(lang, config):
         "bfloat16": (ptx.cvt_rn_bf16x2_f32, ptx.cvt_f32_bf16_low),
     }[config.dtype]
 
-    # of columns g (lower) and g + 8 (upper) of a strip's 16
-    ColumnFactors = lang.record("ColumnFactors", "lower upper lower_bias upper_bias")
+    # of columns g (lower) and g + 8 (upper) of a strip's 16: factors, fp32, and biases
+    FactorsAndBiases = lang.record("FactorsAndBiases", "lower upper lower_bias upper_bias")
 
     @lang.device
     def float_at(address, position, exists, otherwise):
@@ -35,11 +35,11 @@ def column_verbs(lang, config):
         position = column // 32 * 32 + column // 16 % 2 * 4 + g // 2 * 8 + g % 2
         one, none = float32(1), float32(0)
         scaled = cfg.scales_columns and column < n
-        lower = float_at(result.column_factors, position, scaled, one)
-        upper = float_at(result.column_factors, position + 2, scaled, one)
+        lower = float_at(result.column_scales, position, scaled, one)
+        upper = float_at(result.column_scales, position + 2, scaled, one)
         if cfg.block_scaled and column < n:
-            lower, upper = ptx.ld_global_v2_f32(result.column_factors + uint64(column + 2 * g) * 4)
-        return ColumnFactors(
+            lower, upper = ptx.ld_global_v2_f32(result.column_scales + uint64(column + 2 * g) * 4)
+        return FactorsAndBiases(
             lower,
             upper,
             float_at(result.bias, column + g, cfg.bias and column < n, none),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP, THREAD_REGISTERS
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
-from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_ROWS, WARPGROUP, SharedMemory
+from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_K16_ROWS, WARPGROUP, SharedMemory
 
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
@@ -22,11 +22,11 @@ class WgmmaConfig(SharedMemory):
     tile_m: int = 128
     #: columns of a tile: 64, 128 or 256
     tile_n: int = 256
-    #: consumer warpgroups that share the columns of a tile: 1 or 2, each 64 at least
+    #: consumer warpgroups of a k group, which share the columns of a tile: 1 or 2, each 64 at least
     warpgroups: int = 2
     #: steps of k = 64 in shared memory
     stages: int = 6
-    #: k16 rows (Marlin's blocks of 16 x 64) of a scale group: 2, 4, 8 or 16 (FP4: 1 or 2); -1: one
+    #: k16 rows (of Marlin's blocks, 16 x 64) of a scale group: 2, 4, 8 or 16 (FP4: 1 or 2); -1: one
     #: scale per column
     group_blocks: int = 8
     #: stream-K: the tiles that do not fill a wave are cut along k, an equal share for every block
@@ -82,7 +82,7 @@ class WgmmaConfig(SharedMemory):
         if self.scaling not in ("weights", "sums"):
             raise ValueError(f"scaling={self.scaling!r} must be 'weights' or 'sums'")
         if self.scaling == "sums" and (
-            self.group_blocks < STAGE_ROWS or self.zeros == "float16" or self.tile_m > 64
+            self.group_blocks < STAGE_K16_ROWS or self.zeros == "float16" or self.tile_m > 64
         ):
             raise ValueError(
                 f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and"
@@ -131,11 +131,11 @@ class WgmmaConfig(SharedMemory):
     @property
     def k16_per_scale_row(self):
         """k16 rows per scale row, which is one scale group; of FP4, 32 rows of W, two scale groups
-        of 16 or one of 32. With one scale per column the only scale row serves all k16 rows, and
-        those of a stage are counted. What follows from it:
+        of 16 or one of 32. With one scale per column, 4: a stage then has one scale row, always
+        number 0. What follows from it:
 
             codes, group_blocks   k16_per_scale_row   scale_rows   steps_per_scale
-                                  k16 rows            in a stage   steps
+                                  k16 rows            in a stage   steps, "sums"
             integer, 2            2                   2            -
             integer, 4            4                   1            1
             integer, 8 or 16      8 or 16             1            2 or 4
@@ -143,7 +143,7 @@ class WgmmaConfig(SharedMemory):
             e2m1, 1 or 2          2                   2            -
         """
         if not self.grouped:
-            return STAGE_ROWS
+            return STAGE_K16_ROWS
         return 2 if self.block_scaled else self.group_blocks
 
     @property
@@ -155,7 +155,7 @@ class WgmmaConfig(SharedMemory):
     def scales_weights(self):
         """Whether weights are scaled, each of them, before they are multiplied: those of groups,
         and those that a float16 zero point has rounded already (``kernel``, Scales)."""
-        return self.grouped and not self.scales_sums or self.zeros == "float16"
+        return (self.grouped and not self.scales_sums) or self.zeros == "float16"
 
     @property
     def scales_columns(self):
@@ -171,12 +171,12 @@ class WgmmaConfig(SharedMemory):
     def scale_rows(self):
         """Scale rows that a stage has, 1 or 2: that of its k16 row r, r = 0 to 3, is number
         r // k16_per_scale_row."""
-        return max(1, STAGE_ROWS // self.k16_per_scale_row)
+        return max(1, STAGE_K16_ROWS // self.k16_per_scale_row)
 
     @property
     def steps_per_scale(self):
-        """Steps of k that share a scale of accumulators; only with scaling="sums"."""
-        return self.group_blocks // STAGE_ROWS
+        """Steps of k that share a scale of accumulators; None without scaling="sums"."""
+        return self.group_blocks // STAGE_K16_ROWS if self.scales_sums else None
 
     # ---- tiles, warps, registers ----
 
@@ -197,13 +197,13 @@ class WgmmaConfig(SharedMemory):
         return 4 // self.panels
 
     @property
-    def consumers(self):
-        """Consumer warpgroups."""
+    def consumer_warpgroups(self):
+        """Of a block: of all its k groups."""
         return self.warpgroups * self.k_groups
 
     @property
     def consumer_threads(self):
-        return WARPGROUP * self.consumers
+        return WARPGROUP * self.consumer_warpgroups
 
     @property
     def threads(self):
@@ -231,11 +231,8 @@ class WgmmaConfig(SharedMemory):
         calls that a broken promise, and ``choose`` has no such configuration."""
         step, most = SETMAXNREG_STEP, THREAD_REGISTERS // SETMAXNREG_STEP * SETMAXNREG_STEP
         launched = min(most, HOPPER.registers_per_sm // self.threads // step * step)
-        return (
-            None
-            if launched >= most
-            else launched + (launched - PRODUCER_REGISTERS) // self.consumers // step * step
-        )
+        gained = (launched - PRODUCER_REGISTERS) // self.consumer_warpgroups // step * step
+        return None if launched >= most else launched + gained
 
     @property
     def parts_at_once(self):

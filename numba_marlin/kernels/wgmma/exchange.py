@@ -25,7 +25,7 @@ from numba_marlin.kernels.language.tuples import for_each, map_each, together
 from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.output import FIRST_BARRIER
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import PIECE_BYTES, QUAD_BYTES, WARPGROUP
+from numba_marlin.kernels.wgmma.shared import RESULT_PIECE_BYTES, WARPGROUP, WARPGROUP_QUAD_BYTES
 
 # Named barriers of warpgroup 0 (of both k groups), and these + 1 of warpgroup 1. Behind those of
 # ``output``, which has one for each of two warpgroups.
@@ -51,8 +51,8 @@ def exchange_verbs(lang, config):
         other = ptx.ld_shared_v4_f32(address)
         return acc[0] + other[0], acc[1] + other[1], acc[2] + other[2], acc[3] + other[3]
 
-    put_accumulators = for_each(lang, config.accumulators, 4, put_quad, QUAD_BYTES)
-    add_accumulators = map_each(lang, config.accumulators, 4, add_quad, QUAD_BYTES)
+    put_accumulators = for_each(lang, config.accumulators, 4, put_quad, WARPGROUP_QUAD_BYTES)
+    add_accumulators = map_each(lang, config.accumulators, 4, add_quad, WARPGROUP_QUAD_BYTES)
 
     @lang.device
     def put_strip(acc, address):
@@ -117,15 +117,17 @@ def exchange_verbs(lang, config):
     def add_k_groups(acc, shared, items_done, first_stage, steps, thread):
         """The first k group gets the sums of both, of ``steps`` steps from stage ``first_stage`` of
         the ring on. Nothing is to be added if the only step was in an even stage, the first k
-        group's own. (In a cluster both go through it all the same. There the second k group waits
-        here for *free*; the first does not wait for it itself before it writes in ``add_blocks``,
-        but passes the second's barrier, and so knows that it is.)
+        group's own.
 
         The first barrier: the second k group has put its own. The second: the first has read them,
-        and they may be overwritten. (Why both k groups execute the same two ``bar.sync``, not one
-        of each k group's own, and with two numbers: compute-sanitizer takes one barrier at two
-        places in the code for two barriers. And with one number it takes a warp that is already at
-        the next item's barrier for one that is still at this item's.)"""
+        and they may be overwritten. In a cluster both k groups always go through this, and the
+        second waits for *free* before it puts, for both of them: the first puts in ``add_blocks``,
+        which comes after the first barrier.
+
+        Both k groups execute the same two ``bar.sync``, not one of each k group's own, since
+        compute-sanitizer takes one barrier at two places in the code for two barriers. There are
+        two numbers, since with one it takes a warp that is already at the next item's barrier for
+        one that is still at this item's."""
         if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or first_stage % 2 != 0):
             own = own_accumulators(shared, thread)
             if thread.k_group == 1:
@@ -142,7 +144,7 @@ def exchange_verbs(lang, config):
         """A thread's eight accumulators of a piece, from the block of that rank."""
         remote = ptx.mapa_shared(address, rank)
         first = ptx.ld_shared_cluster_v4_f32(remote)
-        return first + ptx.ld_shared_cluster_v4_f32(remote + QUAD_BYTES)
+        return first + ptx.ld_shared_cluster_v4_f32(remote + WARPGROUP_QUAD_BYTES)
 
     @lang.device
     def add_one(left, right, where):
@@ -167,14 +169,15 @@ def exchange_verbs(lang, config):
         tell_all(ready(shared), thread)
         tile, lane = schedule.tile_of(item, plan), thread.lane
         warp = thread.warpgroup * 4 + thread.number // 32
-        scratch = shared.base + cfg.result_at + warp * PIECE_BYTES
+        scratch = shared.base + cfg.result_at + warp * RESULT_PIECE_BYTES
         # of a lane's address for stmatrix, as in ``output.write_result``; 32 bytes a row
         scratch_row, scratch_half = lane // 16 * 8 + lane % 8, lane // 8 % 2
         wait_for(ready(shared), items_done % 2)
         for i in range(cfg.pieces_per_block):
+            # the rank is ``schedule.rank_in_team`` too: clusters are blocks in a row
             number = ptx.cluster_ctarank() * cfg.pieces_per_block + i
             strip, sixteen_rows = number // cfg.pieces_per_strip, number % cfg.pieces_per_strip
-            piece = sum_piece(own + number * (2 * QUAD_BYTES))
+            piece = sum_piece(own + number * (2 * WARPGROUP_QUAD_BYTES))
             column = tile.column_first + thread.panel * 64 + (thread.first_strip + strip) * 16
             if cfg.finishes_columns:
                 factors = columns.factors_of(result, column, lane // 4, sizes.n)

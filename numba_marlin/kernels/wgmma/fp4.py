@@ -9,6 +9,11 @@ word j // 2 has the pairs of strips j = 0 and 1, or 2 and 3. The first pair of a
 is when the word is rotated left by 8: bits 6 to 0 and 31 (g), and 22 to 15 (g + 8). Which bits of a
 word a code is: ``kernel``.
 
+Units. In 16 bits a code is its number * 2^-14 (float16) or * 2^-126 (bfloat16), its scale is the
+stored one, or that * 2^112: in either type a weight is number * stored scale * 2^-14. The column's
+factor, global scale * 2^14 / (stored scale / block's scale), undoes both units. That is 2^7 times
+the global scale where scales are e4m3, which are stored * 2^7 (e8m0: ``formats.fp4_marlin``).
+
 ``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``;
 ``load_scales(address, thread) -> scales`` of the row of scales that begins at ``address``, one for
 each strip; ``pair_of_row(scale, odd)``: the pair to multiply registers by, odd: of the second k16

@@ -14,26 +14,23 @@ row of the map, in elements of the map.
 
 The producer's state: ``item`` (``schedule``), what is left to be copied of this block's work, and
 ``place``, the stage to be filled next, with the parity to wait for on its *empty* (1 in the first
-round). Within an item: ``step``, the next step of k of the tile, and ``remaining``, how many. In
-the first, ``ahead``: stages that are filled before the kernel before is complete; ``done``: how
-many of these have their weights, then how many their x; ``place_of_x``: the next to get x.
+round). Within an item: ``step``, the next step of k of the tile, and ``item_steps_left``, of both k
+groups. In the first, ``ahead``: stages that are filled before the kernel before is complete;
+``done``: how many of these have their weights, then how many their x; ``place_of_x``: the next to
+get x.
 """
 
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_ROWS
+from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_K16_ROWS
 
 
 def load_verbs(lang, config, ring, copy_weights=None):
     """-> namespace of two device functions and of a record. copy_weights: another way to copy a
     stage's weights than ``copy_boxes`` (experiments/03_tma compares some).
 
-    ``fill_first(shared, place, item, plan, maps, sizes) -> (place, item)``: fills as many stages of
-    the block's first item as the ring has, the weights before and x after it has waited for the
-    kernel before this one; what comes back is the rest of the item. It waits for no empty mbarrier:
-    the ring is empty. ``fill_stages`` (the same) ``-> place`` fills a stage for each step of an
-    item, and waits for each to be empty; where the first round is not over yet, such a wait passes
-    at once. place: the stage to be filled next, with the producer's parity. ``Maps``: addresses of
-    the tensor maps of what is copied.
+    ``fill_first(shared, place, item, plan, maps, sizes) -> (place, item)`` and ``fill_stages`` (the
+    same) ``-> place``. place: the stage to be filled next, with the producer's parity. ``Maps``:
+    addresses of the tensor maps of what is copied.
     """
     ptx = lang.ptx
     cfg = lang.constants(config)
@@ -56,7 +53,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
         for box in range(cfg.w_boxes):
             target = filling.address + (cfg.weights_at + box * cfg.w_box_bytes)
             inner = (column + box * cfg.w_box_columns) * cfg.w_elements
-            k16_row, barrier = step * STAGE_ROWS, filling.barrier
+            k16_row, barrier = step * STAGE_K16_ROWS, filling.barrier
             if sizes.m <= cfg.tile_m:
                 ptx.cp_async_bulk_tensor_2d_g2s_hint(
                     target, weights, inner, k16_row, barrier, policy
@@ -73,7 +70,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
         filling = filling_at(shared, place)
         ring.expect(shared.barriers, place, cfg.copied_bytes)
         copy_weights(filling, maps.weights, column, step, policy, sizes)
-        scale_row = step * STAGE_ROWS // cfg.k16_per_scale_row if cfg.grouped else 0
+        scale_row = step * STAGE_K16_ROWS // cfg.k16_per_scale_row if cfg.grouped else 0
         if copies_scales:
             # rows of the map: scale rows, or panels of FP4's scales
             inner = scale_row * cfg.scale_words if cfg.block_scaled else column
@@ -92,6 +89,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
 
     @lang.device
     def fetch_x(shared, place, row, step, maps):
+        """x of a stage: rows from ``row`` on. Its bytes are announced already."""
         filling = filling_at(shared, place)
         ptx.cp_async_bulk_tensor_2d_g2s(
             filling.address, maps.x, step * STAGE_K, row, filling.barrier
@@ -99,6 +97,9 @@ def load_verbs(lang, config, ring, copy_weights=None):
 
     @lang.device
     def fill_first(shared, place, item, plan, maps, sizes):
+        """As many stages of the block's first item as the ring has, the weights before and x after
+        the kernel before this one is complete -> (place, the rest of the item). No wait for an
+        empty mbarrier: the ring is empty."""
         tile = schedule.tile_of(item, plan)
         policy = ptx.create_policy_evict_first()
         ahead = min(item.steps, cfg.stages)
@@ -121,16 +122,18 @@ def load_verbs(lang, config, ring, copy_weights=None):
 
     @lang.device
     def fill_stages(shared, place, item, plan, maps, sizes):
+        """A stage for each step of an item, each when it is empty; where the first round is not
+        over yet, such a wait passes at once."""
         tile = schedule.tile_of(item, plan)
         policy = ptx.create_policy_evict_first()
-        step, remaining = item.first_step, item.steps
-        while remaining != 0:
+        step, item_steps_left = item.first_step, item.steps
+        while item_steps_left != 0:
             ring.wait_empty(shared.barriers, place)
             fetch_weights(shared, place, tile.column_first, step, maps, policy, sizes)
             fetch_x(shared, place, tile.row_first, step, maps)
             place = ring.advance(place)
             step += 1
-            remaining -= 1
+            item_steps_left -= 1
         return place
 
     return lang.namespace("load", Maps=Maps, fill_first=fill_first, fill_stages=fill_stages)

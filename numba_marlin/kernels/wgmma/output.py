@@ -23,7 +23,7 @@ from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import QUAD_BYTES, WARPGROUP
+from numba_marlin.kernels.wgmma.shared import WARPGROUP, WARPGROUP_QUAD_BYTES
 
 # Named barriers 1 and 2, of warpgroup 0 and 1; 0 is syncthreads, 3 to 6 are those of ``exchange``.
 FIRST_BARRIER = 1
@@ -39,8 +39,8 @@ def output_verbs(lang, config):
     zeros = ptx.zero_f32(width=config.accumulators)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
-    # Where the matrix row whose address a lane passes to stmatrix is in shared memory: the address
-    # of its row of C, its chunk of 16 bytes in the row, and what that is swizzled with (xor)
+    # Of the 16 bytes in shared memory whose address a lane gives stmatrix: the address of their row
+    # of C, their chunk in that row, and what the chunk is swizzled with (xor)
     Target = lang.record("Target", "row chunk swizzle")
 
     # ---- quads, strips, all strips of a thread's accumulators ----
@@ -66,8 +66,8 @@ def output_verbs(lang, config):
             ),
         )
 
-    put_accumulators = for_each(lang, config.accumulators, 4, put_quad, QUAD_BYTES)
-    add_accumulators = map_each(lang, config.accumulators, 4, add_quad, QUAD_BYTES)
+    put_accumulators = for_each(lang, config.accumulators, 4, put_quad, WARPGROUP_QUAD_BYTES)
+    add_accumulators = map_each(lang, config.accumulators, 4, add_quad, WARPGROUP_QUAD_BYTES)
     store_accumulators = for_each(
         lang, config.accumulators, 8, store_sixteen_rows, 16 * config.result_row_bytes
     )
@@ -174,9 +174,10 @@ def output_verbs(lang, config):
             for part in range(cfg.parts):
                 acc = add(acc, partial + part * cfg.partial_bytes)
         else:
-            # One part after the other, as many times as shared memory says. Of a number that the
-            # assembler knows it makes straight code, and then has the loads of all parts in flight:
-            # 128 accumulators and two parts made it spill 232 bytes (ptxas 13.0 and 13.5).
+            # One part after the other. The number of rounds is cfg.parts, but as ``count_in`` has
+            # put it into shared memory: of one that ptxas knows it makes straight code, with the
+            # loads of all parts in flight, which spilled 232 bytes with 128 accumulators and two
+            # parts (ptxas 13.0 and 13.5).
             while parts != 0:
                 acc = add(acc, partial)
                 partial += cfg.partial_bytes
@@ -220,7 +221,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def finish_columns(acc, result, item, plan, thread, sizes):
-        """Per-column scales and a bias, in fp32, before the cast."""
+        """Per-column scales or FP4's factors, and a bias, in fp32, before the cast."""
         if not cfg.finishes_columns:
             return acc
         tile = schedule.tile_of(item, plan)
@@ -239,7 +240,8 @@ def output_verbs(lang, config):
             wait_for_store()
         ptx.bar_warp_sync(ALL_LANES)
         # Lane i has the address of row i % 8 of matrix i // 8: matrices 0 and 1 are rows 0 to 7,
-        # chunks 0 and 1; 2 and 3 are rows 8 to 15. The next 16 rows have the same swizzle.
+        # chunks 0 and 1; 2 and 3 are rows 8 to 15. The next 16 rows have the same swizzle. (TMA
+        # swizzles by address. It agrees, as boxes begin at multiples of its pattern: ``shared``.)
         row = lane // 16 * 8 + lane % 8
         swizzle = row // cfg.line_rows % (2 * cfg.strips)
         store_strips(acc, Target(box + row * cfg.result_row_bytes, lane // 8 % 2, swizzle))

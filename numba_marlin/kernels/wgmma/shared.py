@@ -15,7 +15,7 @@ A block::
     flags_at             words of ``output.count_in``      [warpgroups][4], in 16 bytes
 
 A stage. TMA writes all of it; wgmma reads x, a lane its own weights, and lanes 4g to 4g + 3 the
-scales and zero points of columns with that g::
+scales and zero points of columns with that g. All offsets are multiples of 128, as TMA demands::
 
     offset        what                           shape
     0             x, swizzled                    [tile_m][128]
@@ -42,8 +42,11 @@ Bank conflicts (32 banks of 4 bytes; ``bits`` is 4 or 8):
 - Scales and zero points: the four lanes of a g read one address, and all eight g 128 bytes at most.
 - The tile of C: a row is 32 * strips bytes, and chunk c of row r goes to
   c ^ ((r // line_rows) % (2 * strips)), which is the swizzle of 32, 64 or 128 bytes that the tensor
-  store undoes. ``stmatrix`` writes 8 rows of a chunk at once: they lie in 8 different groups of 4
-  banks. (A cluster's pieces are not swizzled: 8 rows, 32 bytes apart, conflict 2-way.)
+  store undoes. TMA takes the chunk's line from its address, the formula from its row in the warp's
+  box. They agree because every box begins at a multiple of the pattern (8 * 32 * strips bytes):
+  result_at is a multiple of 1024, a box has tile_m rows of 32 * strips bytes, and tile_m % 16 is 0.
+  ``stmatrix`` writes 8 rows of a chunk at once: they lie in 8 different groups of 4 banks. (A
+  cluster's pieces are not swizzled: 8 rows, 32 bytes apart, conflict 2-way.)
 - Exchange: neighbouring threads, neighbouring 16 bytes.
 """
 
@@ -53,11 +56,11 @@ from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 STAGE_K = 64  # depth of a stage: one row of the 128-byte swizzle
-STAGE_ROWS = STAGE_K // 16
+STAGE_K16_ROWS = STAGE_K // 16
 WARPGROUP = 128  # threads
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
-PIECE_BYTES = 512  # 16 rows by 16 columns of C, two bytes each
-QUAD_BYTES = WARPGROUP * 16  # four fp32 accumulators of each thread of a warpgroup
+RESULT_PIECE_BYTES = 512  # a piece, 16 rows by 16 columns of C, in 16 bits
+WARPGROUP_QUAD_BYTES = WARPGROUP * 16  # a quad of every thread of a warpgroup, in fp32
 
 
 class SharedMemory:
@@ -109,7 +112,7 @@ class SharedMemory:
 
     @property
     def w_box_bytes(self):
-        return STAGE_ROWS * self.w_row_bytes
+        return STAGE_K16_ROWS * self.w_row_bytes
 
     @property
     def w_boxes(self):
@@ -185,7 +188,7 @@ class SharedMemory:
         return (
             self.tile_m * self.tile_n * 2
             if self.cluster == 1
-            else 4 * self.warpgroups * PIECE_BYTES
+            else 4 * self.warpgroups * RESULT_PIECE_BYTES
         )
 
     @property
@@ -203,7 +206,7 @@ class SharedMemory:
     def partial_strip_bytes(self):
         """Of a warpgroup's accumulators of one strip per warp: quad after quad, a quad being four
         accumulators, 16 bytes, of each of its 128 threads."""
-        return self.accumulators // 4 * QUAD_BYTES
+        return self.accumulators // 4 * WARPGROUP_QUAD_BYTES
 
     @property
     def partial_warpgroup_bytes(self):
@@ -232,8 +235,8 @@ class SharedMemory:
 
     @property
     def flags_at(self):
-        """A word for each warpgroup of the first k group: whether it was the last to come to a
-        tile that blocks share (``output.count_in``)."""
+        """A word for each warpgroup of the first k group: how many blocks share the tile, if this
+        one was the last to come; else 0 (``output.count_in``)."""
         return self.cluster_barriers_at + barrier_bytes(1)
 
     @property

@@ -1,8 +1,8 @@
 """The main loop of ``wgmma``'s consumers: weights from shared memory to registers to the tensor
 cores.
 
-The accumulators are a tuple with an element per strip of the warp: a thread's part of m64, of which
-16 columns of W are this warp's, by tile_m rows of x. A k16 row of a stage is one wgmma group. A
+The accumulators are a tuple with an element per strip of the warp: a thread's part of the strip's
+16 columns of W, a quarter of m64, by tile_m rows of x. A k16 row of a stage is one wgmma group. A
 round multiplies a stage; from top to bottom, and side by side what overlaps:
 
     a warp's instructions                                    the tensor cores
@@ -31,10 +31,10 @@ The state of the loop (``multiply_steps``). The first four are the same in all t
 the others each lane's own:
 
     place       the next stage to multiply, and the parity of its round (RingPlace)
-    remaining   steps of this call that are left from ``place`` on, those of both k groups
+    steps_left  steps of this call from ``place`` on, those of both k groups
     unreleased  the stage last multiplied, to be released one round later (RingPlace)
     begun       whether this k group has multiplied any stage in this call
-    last        A fragments of k16 row 3 of ``unreleased``: registers in use by the tensor cores
+    last        fragments of k16 row 3 of ``unreleased``: registers in use by the tensor cores
     acc         accumulators, with products in flight
     scales      with "sums": of the stage last multiplied
 
@@ -42,10 +42,10 @@ With ``scaling="sums"`` integers are multiplied, and the products of a scale gro
 added to the others' in fp32, by the loop around that one (``multiply_scale_groups``), whose state
 is
 
-    step        the next to multiply, counted from the tile's first
-    steps       those of its scale group that the item has from there on
-    remaining   steps of the item that are left from ``step`` on
-    totals      sums of the scale groups before, scaled, fp32
+    step             the next to multiply, counted from the tile's first
+    group_steps      those of its scale group that the item has from there on
+    item_steps_left  steps of the item from ``step`` on
+    totals           sums of the scale groups before, scaled, fp32
 
 No product is in flight between scale groups: ptxas serialises ``wgmma`` if accumulators are read in
 a loop while others are in flight over its back edge. (The accumulators of several strips count as
@@ -130,27 +130,27 @@ def tensor_verbs(lang, config, ring):
         return acc
 
     @lang.device
-    def first_own(place, remaining, thread):
+    def first_own(place, steps_left, thread):
         """Past the stage of the other k group, if this is one. (The ring's length is a multiple of
         k_groups: a stage always belongs to the same.)"""
-        if cfg.k_groups == 2 and remaining != 0 and place.stage % 2 != thread.k_group:
-            return ring.advance(place), remaining - 1
-        return place, remaining
+        if cfg.k_groups == 2 and steps_left != 0 and place.stage % 2 != thread.k_group:
+            return ring.advance(place), steps_left - 1
+        return place, steps_left
 
     @lang.device
-    def next_own(place, remaining):
+    def next_own(place, steps_left):
         """On to the next stage of this k group, or behind the last one of these steps."""
         if cfg.k_groups == 1:
-            return ring.advance(place), remaining - 1
+            return ring.advance(place), steps_left - 1
         # min: not past the steps' last stage, so that both k groups end at the same place (a
         # RingPlace, which is ring.Place)
-        stages = min(cfg.k_groups, remaining)
+        stages = min(cfg.k_groups, steps_left)
         stage = place.stage + stages
         around = stage >= cfg.stages
         place = ring.Place(
             stage - cfg.stages if around else stage, place.parity ^ 1 if around else place.parity
         )
-        return place, remaining - stages
+        return place, steps_left - stages
 
     @lang.device
     def x_descriptor(stage):
@@ -170,9 +170,9 @@ def tensor_verbs(lang, config, ring):
         last = weights.no_fragments()
         scales = weights.no_scales()
         unreleased = place  # of that type; not looked at before ``begun``
-        place, remaining = first_own(place, steps, thread)
+        place, steps_left = first_own(place, steps, thread)
         begun = False
-        while remaining != 0:
+        while steps_left != 0:
             ring.wait_full(shared.barriers, place)
             stage = shared.base + place.stage * cfg.stage_bytes
             descriptor = x_descriptor(stage)
@@ -185,28 +185,28 @@ def tensor_verbs(lang, config, ring):
                 scales = weights.load_scales(stage, 0, thread)
             s0 = weights.load_scales_and_zeros(stage, 0, thread)
             s2 = weights.load_scales_and_zeros(stage, 2, thread) if two_scale_rows else s0
-            a0 = weights.spread(w0, s0, 0)
+            f0 = weights.dequantise(w0, s0, 0)
             # "sums": a scale group's first product replaces the accumulators of the one before,
             # which need not be cleared; else acc was 0 at the start
-            acc = start(acc, a0, descriptor, 1 if begun or not scales_sums else 0)
+            acc = start(acc, f0, descriptor, 1 if begun or not scales_sums else 0)
             wait_for_last_but_one()
             weights.keep_fragments(last, 0)  # their registers are free from here on, not before
             if leader and begun:
                 ring.release(shared.barriers, unreleased)
-            a1 = weights.spread(w1, s0, 1)
-            acc = start(acc, a1, descriptor + NEXT_K16, 1)
+            f1 = weights.dequantise(w1, s0, 1)
+            acc = start(acc, f1, descriptor + NEXT_K16, 1)
             wait_for_last_but_one()
-            weights.keep_fragments(a0, 0)
-            a2 = weights.spread(w2, s2, 0)
-            acc = start(acc, a2, descriptor + 2 * NEXT_K16, 1)
+            weights.keep_fragments(f0, 0)
+            f2 = weights.dequantise(w2, s2, 0)
+            acc = start(acc, f2, descriptor + 2 * NEXT_K16, 1)
             wait_for_last_but_one()
-            weights.keep_fragments(a1, 0)
-            last = weights.spread(w3, s2, 1)
+            weights.keep_fragments(f1, 0)
+            last = weights.dequantise(w3, s2, 1)
             acc = start(acc, last, descriptor + 3 * NEXT_K16, 1)
             wait_for_last_but_one()
-            weights.keep_fragments(a2, 0)
+            weights.keep_fragments(f2, 0)
             unreleased, begun = place, True
-            place, remaining = next_own(place, remaining)
+            place, steps_left = next_own(place, steps_left)
         wait_for_all()
         weights.keep_fragments(last, 0)
         if leader and begun:
@@ -244,14 +244,14 @@ def tensor_verbs(lang, config, ring):
         """The products of a scale group, as much of it as the item has, are scaled and added to
         the others in fp32."""
         totals, acc = zero(), zero()
-        step, remaining = item.first_step, item.steps
-        while remaining != 0:
-            steps = min(cfg.steps_per_scale - step % cfg.steps_per_scale, remaining)
-            place, acc, begun, scales = multiply_steps(shared, place, acc, steps, thread)
+        step, item_steps_left = item.first_step, item.steps
+        while item_steps_left != 0:
+            group_steps = min(cfg.steps_per_scale - step % cfg.steps_per_scale, item_steps_left)
+            place, acc, begun, scales = multiply_steps(shared, place, acc, group_steps, thread)
             if begun:
                 totals = add_scaled(totals, with_scales(acc, scales, 0), 0)
-            step += steps
-            remaining -= steps
+            step += group_steps
+            item_steps_left -= group_steps
         return place, totals
 
     @lang.device

@@ -1,5 +1,4 @@
-"""The weights of ``wgmma``, of every type: from a stage in shared memory to the registers of A
-fragments.
+"""The weights of ``wgmma``, of every type: from a stage in shared memory to fragments.
 
 Per k16 row, a lane 4g + t has of a strip of 16 columns those of columns g and g + 8: a word of
 4-bit codes, or two words of 8-bit ones (``kernel`` has the formula). Words, scales, zero points and
@@ -8,15 +7,11 @@ fragments come in tuples with an element per strip of the warp. A scale, or zero
 in 16 bits: expand, exactly; subtract the zero point, exact if it is an integer; multiply by the
 scale. (FP4 has no zero points; its codes times scales: ``fp4``.)
 
-Where the pair of columns g and g + 8 of strip j is, in the part of a scale row that belongs to the
-panel:
-
-- scales of groups, float16 zero points: elements 8g + 2j and 8g + 2j + 1, of 64
-- scales per column: elements 32 (j // 2) + 8 (g // 2) + 4 (j % 2) + g % 2, and that plus 2, of 64
-  (the order of the accumulators of ``mma``: ``columns``)
-- zero points of 4 bits: word g of 8, nibbles j and 4 + j. Shifted right by 4 first_strip, register
-  r of the expanded word has nibbles r and r + 4: the pair of strip first_strip + r
-- zero points of 8 bits: word 2g + j // 2 of 16, bytes j % 2 and 2 + j % 2; likewise
+``kernel``, Scales, says where a pair is: h = 0 is column g, h = 1 column g + 8. Of integer zero
+points one word holds the pairs of several strips, and ``expand`` makes all of them at once: of 4
+bits, shifted right by 4 first_strip, register r of the expanded word has nibbles r and r + 4, the
+pair of strip first_strip + r; of 8 bits likewise, two strips to a word. (The order of scales per
+column is that of the accumulators of ``mma``: ``columns``.)
 
 Bank conflicts: ``shared``.
 """
@@ -27,14 +22,18 @@ from numba_marlin.kernels.wgmma import fp4 as wgmma_fp4
 
 
 def weight_verbs(lang, config):
-    """-> namespace of device functions: ``own_words(thread)``: where in a stage a lane's words of
-    its first k16 row begin; ``load_words(address)``; ``no_scales()`` and ``load_scales(stage,
-    k16_row, thread) -> scales`` of that k16 row, 0 to 3, of a stage; ``load_scales_and_zeros`` (the
-    same) ``-> ScaleAndZero`` of each strip; ``spread(words, scales_and_zeros, odd) -> A
-    fragments``, odd: 1 for k16 rows 1 and 3, which have a scale of their own in FP4's groups of 16,
-    else 0; ``no_fragments()``: zeros; ``keep_fragments(fragments, 0)``: an empty instruction that
-    takes them as operands, so that no register is used for anything else before
-    (``ptx/keep_u32.ptx``).
+    """-> namespace of device functions; k16_row: of a stage, 0 to 3.
+
+    own_words(thread)                         where in a stage a lane's words of k16 row 0 begin
+    load_words(address)                       a lane's words of a k16 row
+    load_scales(stage, k16_row, thread)       pairs of scales
+    load_scales_and_zeros (the same)          ScaleAndZero: pairs of both
+    dequantise(words, scales_and_zeros, odd)  fragments. odd: 1 for k16 rows 1 and 3, else 0; FP4's
+                                              groups of 16 are one k16 row, two to a scale row
+    no_scales(), no_fragments()               zeros, to begin the loop with
+    keep_fragments(fragments, 0)              an empty instruction that takes them as operands, so
+                                              that their registers are used for nothing else before
+                                              (``ptx/keep_u32.ptx``)
     """
     ptx, uint32 = lang.ptx, lang.uint32
     cfg = lang.constants(config)
@@ -98,8 +97,8 @@ def weight_verbs(lang, config):
 
     @lang.device
     def pairs_of_group(address, thread):
-        """Pairs in the order of group scales, 128 bytes per panel: elements 8g + 2 first_strip
-        on."""
+        """Pairs in the order of group scales, 128 bytes per panel: from element 8g + 2 first_strip
+        of the panel on."""
         return word_per_strip(
             address + (thread.panel * 128 + thread.lane // 4 * 16 + thread.first_strip * 4)
         )
@@ -131,7 +130,7 @@ def weight_verbs(lang, config):
             return fp4.load_scales(address, thread)
         if grouped:
             return pairs_of_group(address, thread)
-        # bytes: twice the elements of the module's docstring
+        # bytes: twice the elements in ``kernel``, Scales
         g, strip = thread.lane // 4, thread.first_strip
         first = strip // 2 * 64 + strip % 2 * 8 + g // 2 * 16 + g % 2 * 2
         return columns_of(address + thread.panel * 128 + first)
@@ -183,7 +182,7 @@ def weight_verbs(lang, config):
 
     # what ``subtract`` takes beside a pair of codes of one column: the zero point as fp32, for
     # bfloat16 codes with float16 zero points, which have more bits than bfloat16 has (subtracted in
-    # fp32, and rounded once); else a pair of twice the zero point in 16 bits
+    # fp32, and rounded once); else a pair, the same zero point in both halves
     if floating and dtype == "bfloat16":
         low_zero, high_zero = ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high
 
@@ -204,8 +203,8 @@ def weight_verbs(lang, config):
         return expand(word) if four_bits else expand(word[0]) + expand(word[1])
 
     @lang.device
-    def fragment(words, scales_and_zeros, odd):
-        """The A fragment of a strip: d0, d2, d1, d3."""
+    def dequantise_strip(words, scales_and_zeros, odd):
+        """-> the strip's fragment: d0, d2, d1, d3."""
         word, own = words[0], scales_and_zeros[0]
         d0, d1, d2, d3 = expand_strip(word)
         if zeroed:
@@ -233,7 +232,7 @@ def weight_verbs(lang, config):
         no_scales=nothing,
         load_scales=load_scales,
         load_scales_and_zeros=load_scales_and_zeros,
-        spread=together(lang, strips, 1, fragment),
+        dequantise=together(lang, strips, 1, dequantise_strip),
         no_fragments=repeat(lang, strips, no_fragment),
         keep_fragments=for_each(lang, strips, 1, keep_one),
     )
