@@ -131,9 +131,9 @@ def predicted_us(problem: WeightProblem, config: AmpereConfig, device: Device) -
     tile_us = PAIR_TILE_US if config.blocks_per_sm == 2 else TILE_US[m_blocks]
     if device.bandwidth_bytes and m_blocks <= 2:
         tile_us *= FITTED_BANDWIDTH_PER_SM / (device.bandwidth_bytes / device.sms)
-    # Into how many more blocks than one a tile column of k_tiles is cut, at most: exact if stripes
-    # begin where tile columns do. (One too many at k_tiles % per_block == 1, and where stripes are
-    # several whole tile columns.)
+    # How many further blocks share a tile column, at most. If per_block divides k_tiles, stripes
+    # begin where tile columns do; else they may begin anywhere in one, and cut it once more. (At
+    # worst one too many: so where stripes are two or more whole tile columns, which nobody shares.)
     k_tiles = found["tiles"]["k"]
     sharing = ceil_div(k_tiles, per_block) - (k_tiles % per_block == 0)
     other_shape = (
