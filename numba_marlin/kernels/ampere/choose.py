@@ -25,7 +25,8 @@ from numba_marlin.layout.stripes import iterations_per_block
 from numba_marlin.problems import WeightProblem
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
-# tiles a block must have left for a second block on each SM to pay for the tile columns it shares
+# tiles of each block, with two blocks per SM, from which the second one pays for the tile columns
+# that more blocks then share
 TILES_FOR_TWO = 100
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
 
@@ -130,13 +131,17 @@ def predicted_us(problem: WeightProblem, config: AmpereConfig, device: Device) -
     tile_us = PAIR_TILE_US if config.blocks_per_sm == 2 else TILE_US[m_blocks]
     if device.bandwidth_bytes and m_blocks <= 2:
         tile_us *= FITTED_BANDWIDTH_PER_SM / (device.bandwidth_bytes / device.sms)
-    sharing = ceil_div(found["tiles"]["k"], per_block) - (found["tiles"]["k"] % per_block == 0)
+    # How many further blocks share a tile column, at most. If per_block divides k_tiles, stripes
+    # begin where tile columns do; else they may begin anywhere in one, and cut it once more. (At
+    # worst one too many: so where stripes are two or more whole tile columns, which nobody shares.)
+    k_tiles = found["tiles"]["k"]
+    sharing = ceil_div(k_tiles, per_block) - (k_tiles % per_block == 0)
     other_shape = (
         1.0
         if (config.thread_n_blocks == WIDE[0]) == wide_leads(problem, device.sms)
         else OTHER_SHAPE
     )
-    return other_shape * (LAUNCH_US + per_block * tile_us + SHARING_US[m_blocks] * max(0, sharing))
+    return other_shape * (LAUNCH_US + per_block * tile_us + SHARING_US[m_blocks] * sharing)
 
 
 def reasons(problem: WeightProblem, config: AmpereConfig, sms: int) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ Shared memory, in bytes, with what it holds over time::
 What takes the place of A and B may be longer than they are (an output tile of 64 rows and 256
 columns has 64 KiB of sums, three stages of A and B 48): scales_at is behind the longest of these,
 with a gap behind B then, so that per-column scales can arrive meanwhile. They use the first of the
-``stages`` slots alone; scales of groups use all. (``output`` has the shapes of what the epilogue
-keeps there, and says which barriers keep apart what takes the same place.)
+``stages`` slots alone (the others, 256 or 512 bytes each, stay empty: one formula for both kinds);
+scales of groups use all. (``output`` has the shapes of what the epilogue keeps there, and says
+which barriers keep apart what takes the same place.)
 
 A stage is, in chunks of 16 bytes:
 
@@ -37,9 +38,9 @@ count as one. A phase of a write to A (``cp.async``) is eight neighbouring chunk
 without conflict in any case. A phase of a read (``ldmatrix``) is the same chunk c of eight rows,
 and rows lie 128 or 256 bytes apart, whole turns of the banks: chunk c of every row would be in the
 same four banks. With chunk c of row r at c ^ (r % 8), the *XOR swizzle*, the eight are in eight
-places; and so are those of a write, for r is the same. Rows of further copies and m16 blocks are
-multiples of 8 further down, so r % 8 and the swizzle are constants of a thread. Nothing else needs
-a swizzle:
+places. (A write's eight chunks, of one row, it only permutes.) Rows of further copies and m16
+blocks are multiples of 8 further down, so r % 8 and the swizzle are constants of a thread. Nothing
+else needs a swizzle:
 
 - B, sums of warps, the sum of the blocks below: a lane's 16 bytes lie beside its neighbour's.
 - scales: a phase reads two chunks (g), or four (t), neighbours, which several lanes share.
@@ -57,8 +58,8 @@ HALVES = 2
 # to share a tile column costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4
 # us with 128 blocks, 55.3 with 132)
 SHARING_TILES = 6
-# stripes may get longer by one tile in so many, no more: 128 blocks instead of 132 make them longer
-# by one in 32, which is allowed
+# fewer blocks may make stripes longer by a 31st of their length with all blocks, no more: 128
+# instead of 132 blocks make them longer by a 32nd (132 / 128 = 33 / 32), which is allowed
 LONGER_BY_ONE_IN = 31
 CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 
@@ -78,21 +79,27 @@ class AmpereConfig:
     thread_k_blocks: int = 8
     #: k16 rows of a scale group; -1: one scale per column
     group_blocks: int = 8
-    #: tiles in shared memory (``wait_for_stage`` says what is in which). Any number from 3 on, no
+    #: tiles in shared memory (``steps_from`` says what is in which). Any number from 3 on, no
     #: power of two needed, that fits. At least 3, for speed: with 2 a step would wait for the
     #: copies that it has just begun, which is correct but hides nothing; with 1 they would
-    #: overwrite the tile that is being read. At most what fits: ``shared_bytes`` may be 99 KiB on
-    #: sm_86, sm_89 and sm_120, 163 on sm_80, 227 on sm_90 and sm_100 (``heuristics.candidates``
-    #: checks it for the device). With groups of 128 that is at most 8, 13 and 18 stages for deep
-    #: tiles of 16 rows, 4, 6 and 9 for those of 64 rows; 9, 15 and 21, and 6, 9 and 13, for wide
-    #: ones; groups of 32 cost up to one stage. (Two blocks per SM share what the SM has:
-    #: ``choose.configuration``.) Each stage more keeps one more tile in flight, and makes the code
-    #: longer by one step
+    #: overwrite the tile that is being read. At most what fits: ``shared_bytes`` of a block
+    #: (``heuristics.candidates`` checks it for the device; two blocks per SM share what the SM has,
+    #: ``choose.configuration``). Most stages, with groups of 128 (groups of 32: up to one less)::
+    #:
+    #:     sm_                  86, 89, 120   80        90, 100
+    #:     shared_bytes, most   99 KiB        163 KiB   227 KiB
+    #:     deep, 16 rows        8             13        18
+    #:     deep, 64 rows        4             6         9
+    #:     wide, 16 rows        9             15        21
+    #:     wide, 64 rows        6             9         13
+    #:
+    #: Each stage more keeps one more tile in flight, and makes the code longer by one step
     stages: int = 4
     #: n and k need not fill whole tiles: zero-fill their tails
     ragged: bool = False
-    #: blocks of the grid per SM; two only if tiles have a single m16 block: the registers of more
-    #: are too many for two
+    #: blocks of the grid per SM. All must be resident at once, for they wait for each other
+    #: (``output``). Two fit only if tiles have a single m16 block: accumulators of more take too
+    #: many registers
     blocks_per_sm: int = 1
     #: every slice is a whole tile column, so that no blocks share a tile of C: not Marlin's way (no
     #: stream-K), but the same bits for a row whatever m
@@ -187,7 +194,7 @@ class AmpereConfig:
         return self.thread_k_blocks * self.b_row_chunks * CHUNK
 
     @property
-    def b_rows_per_copy(self):
+    def b_k16_rows_per_copy(self):
         """k16 rows that the block's threads copy with one instruction: warps_k."""
         return THREADS // self.b_row_chunks
 
@@ -207,9 +214,9 @@ class AmpereConfig:
 
     @property
     def result_row_bytes(self):
-        """Bytes from one row of the result to the next, in shared memory: an odd number of chunks,
-        so that rows g = 0 .. 7 begin four banks apart, and the words of a fragment (lane 4 g + t:
-        row g, word t) lie in 32 different banks."""
+        """Bytes from one row of the result to the next, in shared memory: an odd number of chunks.
+        So rows g = 0 .. 7 begin four banks apart, and the words that a warp writes at a time (lane
+        4 g + t writes word t of a chunk of row g) lie in 32 different banks."""
         return (2 * self.thread_n_blocks + 1) * CHUNK
 
     @property

@@ -30,7 +30,7 @@ DEEP_TILES = AmpereConfig(1, 8, 8, group_blocks=8, stages=4)
 KERNEL = KernelDefinition(
     name="ampere",
     summary="the faithful Marlin kernel: stripes, a cp.async pipeline, mma.sync, two reductions",
-    rung=40,
+    rung=40,  # orders the ladder; the README counts it as the fourth
     config_type=AmpereConfig,
     parameters=(
         ("a", "u64"),

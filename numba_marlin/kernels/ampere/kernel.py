@@ -12,7 +12,7 @@ tensor cores still multiply the one before.
 
 a, c       fp16 [m, k] and [m, n]
 b          4-bit codes of W, int32 [k / 16, 2 n], in Marlin's order; a weight is (code - 8) * scale
-scales     fp16 [groups, n], in Marlin's order
+scales     fp16 [groups, n], in Marlin's order; groups = k / group size (no remainder); per column 1
 partials   fp32 [blocks][tile_m * tile_n]: sums on their way between blocks
 locks      int32 [blocks], zero before the launch and zero again after
 m, n, k    int32; unsigned in ``Sizes`` (integers calculate as in C: ``compiler.language``)
@@ -24,7 +24,7 @@ of W, with the tile_m x tile_k of A that it multiplies. All tiles along k of one
 (tile_m x tile_n of C) are a *tile column*. A tile has two numbers: its *step* in the tile column (0
 at k = 0, whichever block multiplies it), and its *position* among all tiles of the launch
 (``schedule``). The main loop multiplies one tile per step. A *scale group* is the weights of a
-column that share a scale, a *copy group* what a thread copies between two
+column that share a scale, *group size* of them; a *copy group* is what a thread copies between two
 ``cp.async.commit_group``. Functions ``..._verbs`` make the device functions of a module. Names of
 modules: without a dot those of this folder, with a dot those of ``numba_marlin``.
 
@@ -37,46 +37,51 @@ warp_k, half 1 holds warp_k + warps_k, and one half is loaded while the other is
 4 warps (n x k) share a tile of 128 columns and 128 of k, 4 x 2 one of 256 columns and 64 of k.
 
 **Where it says what.** Shared memory (map, sizes, shapes, the swizzle, why banks do not conflict):
-``config``. What is in flight, and what guards a stage: ``wait_for_stage``. The order in a step, and
-what overlaps: ``steps_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
+``config``. What guards a stage: ``wait_for_stage``. The order in a step, what is in flight and what
+overlaps: ``steps_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
 ``AmpereConfig.stages``.
 
-**Scales.** W[k, n] belongs to scale group k // (16 group_blocks). Inside 64 columns of a row of
-scales, number 8 g + i is the scale of column g + 8 i (i = 0 .. 7), so lanes 4 g to 4 g + 3 read
-their columns' as one chunk. They are copied with their tile, and multiply dequantised weights, in
-fp16. Per column (group_blocks = -1) there is one row, and inside 32 columns number 8 t + 2 r + e is
-the scale of column 8 r + 2 t + e (r = 0 .. 3, e = 0, 1): those of the accumulators of lane 4 g + t
-are a chunk. They are copied after the main loop, by the block that writes the output tile, and
-multiply its fp32 sums.
+**Scales.** W[k, n] belongs to scale group k // (16 group_blocks). The group size, 16 group_blocks,
+is 32, 64 or 128 and divides k (``formats.types.check_group_size`` sees to it), and of it and tile_k
+one divides the other: a tile holds whole scale groups, or lies inside one. Of the 64 fp16 for 64
+columns in a row of scales, the one at index 8 g + i is that of column g + 8 i (i = 0 .. 7), so
+lanes 4 g to 4 g + 3 read their columns' as one chunk. They are copied with their tile, and multiply
+dequantised weights, in fp16. Per column (group_blocks = -1: one group, all of k) there is one row,
+and of the 32 fp16 for 32 columns the one at index 8 t + 2 r + e is that of column 8 r + 2 t + e
+(r = 0 .. 3, e = 0, 1): those of the accumulators of lane 4 g + t are a chunk. They are copied after
+the main loop, by the block that writes the output tile, and multiply its fp32 sums.
 
 **Reductions** (``output``). A warp's accumulators add up its k16 rows, step by step. Warps with the
-same columns then add up in shared memory, of four (w0 + w2) + (w1 + w3), and blocks that share an
-output tile add up in global memory, one after the other, from the bottom of the tile column to its
-top, guarded by a lock. The order depends on m, n, k, the configuration and the number of SMs, never
-on time: on one device the same input gives the same bits. The top block writes C
-(``output.write_result``).
+same columns then add up in shared memory: with k0 .. k3 for the sums of warp_k = 0 .. 3, to
+(k0 + k2) + (k1 + k3), and to k0 + k1 where warps_k is 2. Blocks that share an output tile add up in
+global memory, one after the other, from the bottom of the tile column to its top, each its own sum
+and that from below, guarded by a lock. The order depends on m, n, k, the configuration and the
+number of SMs, never on time: on one device the same input gives the same bits. The top block writes
+C (``output.write_result``).
 
-**Tails.** m is any: rows of A past it arrive as zeros and are not written to C. k is a multiple of
-16 and n of 64: packing and the launch check it (``formats.marlin``;
+**Tails.** m is any. Of the tile_m rows of an output tile the first output_tile.rows exist
+(``own_slice``), and three places look at that: ``fetch_to_shared`` copies zeros for the other rows
+of A, so that their sums are 0; ``write_result`` does not write the other rows of C; and in
+``global_reduce`` a lane of which no row exists (its lowest is g) exchanges no sums with other
+blocks.
+
+k is a multiple of 16 and n of 64: packing and the launch check it (``formats.marlin``;
 ``kernels.language.definition.Takes``). With ``ragged=False`` k and n must also fill whole tiles
 (``choose.check``). With ``ragged`` all that lies past k or n arrives as zeros. A zero of b is code
 0, a weight of -8 * scale and not of 0:
 
 - past k it meets zeros of A, so it adds 0 to the sums;
-- past n it meets rows of A, and only scales of groups, zeros there too, make it 0. Per column it
-  adds up to anything, in accumulators of columns that do not exist. These are handed on between
-  blocks like others, and never written to C.
-
-Sums past m are 0; lanes whose rows are all past m hand nothing on (``global_reduce``).
+- past n it meets rows of A. Scales of groups are zeros there too, and make it 0. With scales per
+  column the sums past n are arbitrary. Blocks exchange them like others; nobody writes them to C.
 
 **What lives through the main loop**, in each thread:
 
 ==================== ============================================================================
-step                 of the tile that is multiplied
-slice_               .end_step: the step at which to stop; .output_tile: what bounds copies need;
-                     .following: position of the next slice's first tile
-pointers             byte addresses of its first chunks, of A and of B, in the next tile to copy: at
-                     the start of a step that of ``step`` + stages - 1
+step                 number of the tile that is multiplied, in the tile column
+slice_               .end_step: the step at which to stop; .output_tile: for the bounds of copies;
+                     .following: position of the first tile behind this tile column
+pointers             byte addresses of the thread's first chunks of A and of B in the next tile to
+                     copy: at the start of a step that of ``step`` + stages - 1
 fragments            see ``Fragments``; c, the sums, is set to zero with each slice
 position             of the slice's first tile
 stripe               .end: the position at which to stop; .share: tiles of a whole stripe
@@ -103,7 +108,8 @@ from numba_marlin.kernels.dequantize.verbs import number_verbs
 def make(lang, config):
     cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
     uint32, uint64, float32 = lang.uint32, lang.uint64, lang.float32
-    cfg = lang.constants(config)  # ``config`` as device functions can read it
+    # ``config`` as device functions can read it; ``config`` itself is for Python, at build time
+    cfg = lang.constants(config)
     schedule, load = schedule_verbs(lang, config), load_verbs(lang, config)
     numbers, output = number_verbs(lang), output_verbs(lang, config)
 
@@ -111,7 +117,7 @@ def make(lang, config):
     Thread = lang.record("Thread", "warp_n warp_k lane number")
 
     # in global memory. pointers: [NEXT_A], [NEXT_B] (``load``); scales: address of the first;
-    # policy: evict_first, for all of B in L2
+    # policy: of L2, evict_first, for all reads of B
     Source = lang.record("Source", "pointers scales policy")
 
     # in shared memory, addresses. base: where it begins; own_chunk: base + 16 * number, to which
@@ -131,38 +137,6 @@ def make(lang, config):
         warp = number // 32
         return Thread(warp % cfg.warps_n, warp // cfg.warps_n, number % 32, number)
 
-    # cp.async.wait_group: waits until at most n of the thread's copy groups are in flight
-    wait_for_copy_groups = ptx.cp_async_wait_group(n=config.stages - 2)
-
-    @lang.device
-    def wait_for_stage():
-        """Wait until the next step's tile may be read, and this step's stage overwritten. Where the
-        tiles around step s are after each call of the step (``steps_from``), with S = ``stages``::
-
-            tile                       s - 1  s       s + 1      s + 2 .. s + S - 2  s + S - 1
-            at its start               free   half 0  in flight  in flight           -
-            fetch_to_registers, half 1 free   read    in flight  in flight           -
-            fetch_to_shared            -      read    in flight  in flight           in flight
-            wait_for_stage             -      free    landed     in flight           in flight
-            matmul, half 0             -      free    landed     in flight           in flight
-            fetch_to_registers, half 0 -      free    half 0     in flight           in flight
-            matmul, half 1             -      free    half 0     in flight           in flight
-
-        *landed*: in shared memory, for every thread to read; *half 0*: landed, and this thread has
-        half 0 in registers; *read*: both halves; *free*: every thread has both halves, so the stage
-        may be overwritten. (For S = 3 there are no tiles s + 2 .. s + S - 2.)
-
-        Before reading: each step commits one copy group (past the slice's end of zeros, so that the
-        count holds to its last step), and fetch_to_shared leaves S - 1 in flight. When only S - 2
-        of a thread's are left, its oldest, of tile s + 1, has landed; after the barrier everyone's
-        has. Before overwriting: tile s + S - 1 takes the stage of tile s - 1, which is free since
-        the barrier of step s - 1.
-
-        Before the main loop this ends a step first_step - 1 that multiplies nothing: the S - 1
-        tiles from first_step on have been issued, and the first of them is waited for."""
-        wait_for_copy_groups()
-        cuda.syncthreads()
-
     # shared memory to registers, and the multiply
 
     @lang.device
@@ -174,6 +148,7 @@ def make(lang, config):
         fragments, shared, thread = state.fragments, state.shared, state.thread
         k_block = thread.warp_k + cfg.warps_k * half
         if cfg.grouped:
+            # the row of the tile's scales
             group_of_tile = k_block // cfg.group_blocks if cfg.groups_per_tile > 1 else 0
             # 64 columns of a warp have 8 chunks of scales
             s_chunk = group_of_tile * cfg.s_row_chunks + thread.warp_n * 8 + thread.lane // 4
@@ -183,8 +158,8 @@ def make(lang, config):
             for r in range(4):
                 fragments.scales[half * 4 + r] = scale_words[r]
         row = thread.lane % 16
-        chunk = (k_block * 2 + thread.lane // 16) ^ (row % 8)
-        a_read = shared.base + (row * cfg.a_row_chunks + chunk) * CHUNK + cfg.a_stage_bytes * stage
+        place = (k_block * 2 + thread.lane // 16) ^ (row % 8)  # of the chunk, in its row
+        a_read = shared.base + (row * cfg.a_row_chunks + place) * CHUNK + cfg.a_stage_bytes * stage
         for i in range(cfg.thread_m_blocks):
             a_words = ptx.ldmatrix_x4(a_read + 16 * i * cfg.a_row_chunks * CHUNK)
             for r in range(4):
@@ -197,7 +172,7 @@ def make(lang, config):
 
     @lang.device
     def multiply(fragments, b_fragment, half, n8):
-        """A k16 row of one n8 block, all rows of the tile. b_fragment: a pair of registers."""
+        """A k16 row of one n8 block, all rows of the tile. b_fragment: two f16x2 registers."""
         a, c = fragments.a, fragments.c
         for i in range(cfg.thread_m_blocks):
             a_at, c_at = (half * cfg.thread_m_blocks + i) * 4, (i * 8 + n8) * 4
@@ -206,9 +181,9 @@ def make(lang, config):
                 b_fragment,
                 (c[c_at], c[c_at + 1], c[c_at + 2], c[c_at + 3]),
             )
-            # Both branches store the four sums. Written out for 48 rows: with a loop, CUDA 13.0
-            # leaves that of ``matmul`` over words rolled for sm_120, and c in local memory (not so
-            # with 16, 32 or 64).
+            # Both branches store the four sums. Written out for 48 rows: with a loop over r here,
+            # CUDA 13.0 leaves the loop over j in ``matmul`` rolled for sm_120, and c in local
+            # memory (not so with 16, 32 or 64 rows).
             if cfg.thread_m_blocks == 3:
                 c[c_at], c[c_at + 1], c[c_at + 2], c[c_at + 3] = sums
             else:
@@ -239,19 +214,39 @@ def make(lang, config):
 
     # the main loop
 
+    # cp.async.wait_group: waits until at most n of the thread's copy groups are in flight
+    wait_for_copy_groups = ptx.cp_async_wait_group(n=config.stages - 2)
+
+    @lang.device
+    def wait_for_stage():
+        """In step s, with S = ``stages``: wait until tile s + 1 may be read, and the stage of tile
+        s overwritten.
+
+        Before reading: each step commits one copy group (past the slice's end of zeros, so that the
+        count holds to its last step), and fetch_to_shared leaves S - 1 in flight. When only S - 2
+        of a thread's are left, its oldest, of tile s + 1, has landed; after the barrier everyone's
+        has. Before overwriting: fetch_to_shared of step s + 1 copies tile s + S into the stage of
+        tile s. Each thread has both halves of tile s in registers before it comes to this barrier,
+        so behind it nobody reads that stage any more.
+
+        Before the main loop this ends a step first_step - 1 that multiplies nothing: the S - 1
+        tiles from first_step on have been issued, and the first of them is waited for."""
+        wait_for_copy_groups()
+        cuda.syncthreads()
+
     # behind the last stage: back to the kernel's loop, which begins the next lap
     @lang.device
     def lap_done(state, slice_, step):
         pass
 
     def steps_from(stage):
-        """-> device function: the steps of stages ``stage`` to ``stages`` - 1, or fewer, up to the
-        slice's last; the tile of the first of them, ``step``, is in ``stage``. steps_from(0) is one
-        lap of the ring. In CUDA it would be a loop::
+        """-> device function: multiplies the tile of ``step``, which is in stage ``stage``, then
+        the next step's, in the next stage, and so on, up to stage ``stages`` - 1 or the slice's
+        last tile. steps_from(0) is one lap of the ring. In CUDA it would be a loop::
 
             #pragma unroll
             for (int stage = 0; stage < stages; stage++) {
-                ...  // the six lines below
+                ...  // the six calls below, of one step
                 if (++step == end_step) break;
             }
 
@@ -261,12 +256,31 @@ def make(lang, config):
 
         What overlaps, in one warp (others fill what is left):
 
-        - copies from global memory run during the multiplies of ``stages`` - 2 steps, this one's
-          first;
-        - half 1 of this tile is fetched while tensor cores still work on the step before;
-        - half 0 of the next tile is fetched while they work on half 1 of this one (not before:
-          until then its registers hold half 0 of this one);
-        - inside ``matmul``, the next word is dequantised while they work on the one before."""
+        - a tile's copies are in flight during the multiplies of ``stages`` - 2 steps, beginning
+          with those of the step that issues them;
+        - half 1 of this tile: its loads are issued, and arrive, while tensor cores still work on
+          half 1 of the step before;
+        - half 0 of the next tile: its loads are issued behind the ``mma`` of half 0 of this tile,
+          which hold the registers until then, and arrive during those of half 1;
+        - inside ``matmul``, the next word is dequantised while they work on the one before.
+
+        Where the tiles around step s are after each of the six calls, with S = ``stages`` (for
+        S = 3 there are no tiles s + 2 .. s + S - 2)::
+
+            tile                       s - 1  s       s + 1      s + 2 .. s + S - 2  s + S - 1
+            at the step's start        free   half 0  in flight  in flight           -
+            fetch_to_registers, half 1 free   read    in flight  in flight           -
+            fetch_to_shared            -      read    in flight  in flight           in flight
+            wait_for_stage             -      free    landed     in flight           in flight
+            matmul, half 0             -      free    landed     in flight           in flight
+            fetch_to_registers, half 0 -      free    half 0     in flight           in flight
+            matmul, half 1             -      free    half 0     in flight           in flight
+
+            landed  in shared memory, for every thread to read
+            half 0  landed, and this thread has half 0 in registers
+            read    this thread has both halves in registers
+            free    every thread has both halves in registers: the stage may be overwritten
+            -       in no stage: tile s + S - 1 not issued yet, or tile s - 1 overwritten by it"""
         next_steps = steps_from(stage + 1) if stage + 1 < config.stages else lap_done
         before, after = (stage - 1) % config.stages, (stage + 1) % config.stages
 
@@ -294,11 +308,12 @@ def make(lang, config):
         thread = own_thread()
         policy = ptx.create_policy_evict_first()
         base = shared_base()
-        # ptxas splits an address into a uniform and a per-thread register where it can. For a
-        # cp.async with an L2 policy, such an address is an "illegal instruction" on Hopper (which
-        # the published kernel runs into). Only copies of B have a policy; a shuffle of each lane
-        # with itself hides from ptxas that their address is such a sum. (Scales use it because it
-        # is there; own_a_chunk needs none.)
+        # The shuffle of each lane with itself returns what it is given. It hides from ptxas that
+        # ``base``, the same for all threads, is a part of that address in shared memory. ptxas
+        # would keep that part in a uniform register, and for a cp.async with an L2 policy fold it
+        # and the policy into one register pair (LDGSTS [R+UR6], desc[UR7]): an "illegal
+        # instruction" on Hopper, at which the published kernel stops. Only copies of B have a
+        # policy, and they go to own_chunk; own_a_chunk, for copies of A, needs no shuffle.
         own_chunk = ptx.shfl_sync_idx(base + thread.number * CHUNK, thread.lane)
         row, chunk = thread.number // cfg.a_row_chunks, thread.number % cfg.a_row_chunks
         own_a_chunk = base + (row * cfg.a_row_chunks + (chunk ^ row % 8)) * CHUNK
@@ -324,7 +339,7 @@ def make(lang, config):
                 fragments.c[i] = float32(0)
             wait_for_stage()
             fetch_to_registers(state, 0, 0)  # half 0 of the first tile
-            step = slice_.first_step
+            step = slice_.first_step  # of the first tile of a lap
             while step < slice_.end_step:
                 lap(state, slice_, step)
                 step += cfg.stages
@@ -333,7 +348,7 @@ def make(lang, config):
             ptx.cp_async_wait_all()
             cuda.syncthreads()
             # From here on the epilogue (``output``). It works its thread and slice out anew, from
-            # position, stripe and sizes: kept from above, what only it needs (top, bottom,
+            # position, stripe and sizes. Otherwise what only the epilogue needs (top, bottom,
             # row_first ...) would take registers all through the main loop. The compiler must not
             # see that they are the same: tid_x is a volatile read, and opaque_u32(x) is x by way of
             # a volatile move.
@@ -351,9 +366,8 @@ def make(lang, config):
             if again.top != again.bottom:
                 is_bottom = block == again.bottom
                 lock = locks + uint64(again.top) * 4
-                # The bottom block need not wait, and with one m16 block does not: 4096 x 4096 at
-                # m = 1 is so level with the CUDA original, and was 1% behind. Larger tiles gained
-                # nothing by it.
+                # The bottom block need not wait, and with one m16 block does not: with m = 1 and
+                # 4096 x 4096 the wait costs 1%. Larger tiles gain nothing without it.
                 if cfg.thread_m_blocks > 1 or not is_bottom:
                     output.barrier_acquire(lock, again.bottom - block, thread)
                 partial = partials + uint64(again.top) * cfg.partial_bytes
@@ -367,7 +381,9 @@ def make(lang, config):
                     cuda.syncthreads()
                     output.scale_columns(fragments.c, fragments.scales, base, thread)
                 output.write_result(c, fragments.c, base, output_tile, thread, sizes.n)
-                cuda.syncthreads()  # no copy of the next slice over a result still being read
+                # no copy of the next slice over a result still being read (blocks that are not top
+                # had their last barrier in barrier_release)
+                cuda.syncthreads()
             position = slice_.following
 
     return ampere

@@ -9,8 +9,8 @@ All copies of a tile, its scales included, are one *copy group* of the thread; `
 *Tails.* Rows of A past m always, and with ``ragged`` all that lies past n or k, arrive as zeros,
 and so does a whole tile past the end of the slice: with size 0, cp.async reads nothing, wherever
 its source points (PTX ISA), and fills its 16 bytes with zeros. Zeros instead of a branch keep a
-step one straight line of code. A zero of b is code 0, which is a weight of -8 * scale and not of 0:
-why that does no harm, see ``kernel``, Tails. What is past the end of the slice is not multiplied.
+step one straight line of code. Why zeros of b, which are not weights of 0, do no harm: ``kernel``,
+Tails. What is past the end of the slice is not multiplied.
 """
 
 from numba_marlin.kernels.ampere.config import CHUNK, HALVES, THREADS
@@ -42,19 +42,22 @@ def load_verbs(lang, config):
         may still read it: the results of one launch in some hundred differed."""
         thread, sizes = state.thread, state.sizes
         if thread.number < cfg.scale_chunks:
-            scale_group = thread.number // cfg.s_row_chunks  # of the tile's
-            if cfg.grouped:  # of those of W
-                scale_group += step * cfg.thread_k_blocks // cfg.group_blocks
-            # Where its chunk begins in the row of scales. Their order changes places inside 64
-            # columns only, and n is a multiple of 64: so place < n for scales of columns < n.
-            place = (n_tile * cfg.s_row_chunks + thread.number % cfg.s_row_chunks) * 8
+            group_of_tile = thread.number // cfg.s_row_chunks  # from 0 in each tile
+            # from 0 at k = 0: the row of ``scales``
+            scale_group = group_of_tile
+            if cfg.grouped:
+                scale_group = group_of_tile + step * cfg.thread_k_blocks // cfg.group_blocks
+            # index, in that row, of the first fp16 of the thread's chunk. The order of scales mixes
+            # columns only inside 64, and n is a multiple of 64: so a chunk holds scales of columns
+            # < n if, and only if, index < n
+            index = (n_tile * cfg.s_row_chunks + thread.number % cfg.s_row_chunks) * 8
             if cfg.ragged:
-                valid = valid and place < sizes.n
+                valid = valid and index < sizes.n
                 if cfg.grouped:
                     valid = valid and scale_group * (16 * cfg.group_blocks) < sizes.k
             ptx.cp_async_16_zfill(
                 state.shared.own_chunk + cfg.scales_at + cfg.s_stage_bytes * stage,
-                state.source.scales + (uint64(scale_group) * sizes.n + place) * FP16_BYTES,
+                state.source.scales + (uint64(scale_group) * sizes.n + index) * FP16_BYTES,
                 CHUNK if valid else 0,
             )
 
@@ -85,14 +88,15 @@ def load_verbs(lang, config):
                 k16_row = (
                     step * cfg.thread_k_blocks
                     + number // cfg.b_row_chunks
-                    + cfg.b_rows_per_copy * half
+                    + cfg.b_k16_rows_per_copy * half
                 )
-                # of the n / 2 chunks of a k16 row
+                # of the n / 2 chunks of a k16 row, 32 for each 64 columns: n is a multiple of 64,
+                # so chunk < n / 2 for columns < n
                 chunk = slice_.output_tile.n_tile * cfg.b_row_chunks + number % cfg.b_row_chunks
                 valid = valid and chunk * 2 < sizes.n and k16_row * 16 < sizes.k
             ptx.cp_async_16_zfill_hint(
                 b_write + THREADS * CHUNK * half,
-                pointers[NEXT_B] + uint64(sizes.n) * (CODES_BYTES * cfg.b_rows_per_copy * half),
+                pointers[NEXT_B] + uint64(sizes.n) * (CODES_BYTES * cfg.b_k16_rows_per_copy * half),
                 CHUNK if valid else 0,
                 state.source.policy,
             )

@@ -16,16 +16,23 @@ are further along k, further down. They add up in turns, from bottom to top, in 
 (``partials``): the lock counts how many have, block b waits until bottom - b have, top sets it back
 to 0 (proofs: ``layout.stripes``).
 
-- One lock and one tile of partial sums per block are enough, numbered by ``top``: the stripe of a
-  top block whose tile column others share ends in it, so a block is top of one of these at most.
+- One lock and one tile of partial sums per block are enough, numbered by ``top``. If others share a
+  tile column with its top block, they have its lower tiles, so the top block's stripe ends inside
+  that tile column: a block is top of at most one shared tile column.
 - Nobody waits in a circle: a block waits for higher numbers only. Each of these begins its stripe
   in this very tile column, as every block but the top one does, so it waits nowhere before. That
   needs all blocks of the grid to run at once (``AmpereConfig.blocks_per_sm``; a launch checks it).
+- Memory order: all threads store their partial sums (plain st.global), then a block-wide barrier,
+  then thread 0 alone does ``red.release.gpu.global.add`` on the lock. A release is cumulative: it
+  covers what the barrier has ordered before it, so the other 255 threads' stores too; no fence.
+  Thread 0 of the block above polls with ``ld.acquire.gpu.global``, and a barrier passes on to its
+  block what that acquired.
 
 *Shared memory*, all from ``base`` on, where stages of A and B were (the map in ``config``): sums of
-warps [warp_k of those that read][warp_n][vector][lane], one halving after the other; then the sum
-of the blocks below [warp_n][vector][lane]; then the result, tile_m rows of ``result_row_bytes``.
-Behind them, in the first slot of the stages' scales, scales per column. What keeps them apart:
+warps [warp_k of those that read][warp_n][vector][lane], of each halving in the same place; after
+that the sum of the blocks below [warp_n][vector][lane]; after that the result, tile_m rows of
+``result_row_bytes``. Behind them, in the first slot of the stages' scales, scales per column. What
+keeps them apart:
 
 - stages | sums of warps: the kernel waits for all copies, then a barrier;
 - sums of warps | those of the next halving, the sum of the blocks below, or the result: the barrier
@@ -52,7 +59,7 @@ def output_verbs(lang, config):
     row_bytes, row_chunks = config.result_row_bytes, 2 * config.thread_n_blocks
     rows_per_copy = THREADS // row_chunks
     result_copies = ceil_div(config.tile_m, rows_per_copy)
-    halvings = config.warps_k.bit_length() - 1
+    halvings = config.warps_k.bit_length() - 1  # log2 of 2 or 4
 
     @lang.device
     def add_vector(sums, v, vector):
@@ -73,7 +80,8 @@ def output_verbs(lang, config):
         """Warps with the same columns and different k add up in shared memory, halving their number
         until warp_k 0 holds the sum. Of the 2 * height warps that still hold sums, the upper half
         stores and the lower half adds: warp_k + height stores in the slot of warp_k, which adds
-        that to its own. Four warps make (w0 + w2) + (w1 + w3)."""
+        that to its own. With k0 .. k3 for the sums of warp_k 0 .. 3: (k0 + k2) + (k1 + k3), or, of
+        two, k0 + k1."""
         own_vectors = base + thread.warp_n * warp_bytes + thread.lane * CHUNK
         for halving in range(halvings):
             height = cfg.warps_k >> (halving + 1)
@@ -85,15 +93,15 @@ def output_verbs(lang, config):
             if thread.warp_k < height:
                 slot = own_vectors + thread.warp_k * (cfg.warps_n * warp_bytes)
                 for v in range(vectors):
-                    partial = ptx.ld_shared_v4_f32(slot + WARP_VECTORS * v)
-                    # Both branches do the same. With a loop over r that over v is unrolled, and
-                    # that over halvings stays rolled, which makes for less code; not so with 48 and
-                    # 64 rows (add_vector).
+                    upper = ptx.ld_shared_v4_f32(slot + WARP_VECTORS * v)
+                    # Both branches do the same. With the loop over r, the loop over v is unrolled
+                    # and the loop over halvings is not, which makes for less code. With 48 and 64
+                    # rows the loop over v would stay rolled (add_vector).
                     if cfg.thread_m_blocks > 2:
-                        add_vector(sums, v, partial)
+                        add_vector(sums, v, upper)
                     else:
                         for r in range(4):
-                            sums[4 * v + r] += partial[r]
+                            sums[4 * v + r] += upper[r]
             cuda.syncthreads()
 
     @lang.device
@@ -106,8 +114,9 @@ def output_verbs(lang, config):
 
     @lang.device
     def barrier_release(lock, is_top, thread):
-        """Hand the turn to the block above, of the next lower number. The top block leaves the lock
-        as it was before the launch."""
+        """Hand the turn to the block above, of the next lower number: the barrier, then the
+        release by one thread, publish the stores of all (module docstring). The top block leaves
+        the lock as it was before the launch."""
         cuda.syncthreads()
         if thread.number == 0:
             if is_top:

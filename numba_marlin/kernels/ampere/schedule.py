@@ -1,12 +1,12 @@
 """Which block multiplies what in ``ampere``: stream-K, in stripes of whole tiles.
 
 All tiles of a launch are numbered, by their *position*: down a tile column (along k), then down the
-next one, and after the last column of W on with those of the next tile_m rows of A. They are cut
-into *stripes* of share = ceil(tiles / blocks) tiles, one per block: block b has positions [b share,
-(b + 1) share). So all blocks have the same work, but the last ones, which have what is left, or
-nothing. A *slice* is the part of a stripe
-in one tile column: what a block does for one output tile. 3 x 3 tiles (k downwards, n to the right;
-up to tile_m rows of A), five blocks, share = 2; which block has which tile::
+next one to the right (along n), and after the last one of W from the first again, for the next
+tile_m rows of A. They are cut into *stripes* of share = ceil(tiles / blocks) tiles, one per block:
+block b has positions [b share, (b + 1) share). So all blocks have the same work, but the last ones,
+which have what is left, or nothing. A *slice* is the part of a stripe in one tile column: what a
+block does for one output tile. 3 x 3 tiles (k downwards, n to the right; up to tile_m rows of A),
+five blocks, share = 2; which block has which tile::
 
           n ->
       k   0 1 3
@@ -22,7 +22,7 @@ shared. There are blocks_per_sm blocks per SM, or fewer (``AmpereConfig.grid``).
 ``Sizes``       of a launch; unsigned 32-bit numbers
 ``Stripe``      of a block: positions [position, end); share: tiles of a whole stripe
 ``OutputTile``  n_tile: its number along n, from 0 in every row of output tiles; row_first: its
-                first row; rows: how many of its tile_m rows the matrix has
+                first row; rows: how many of its tile_m rows exist, are < m
 ``Slice``       output_tile; steps [first_step, end_step), tiles of the tile column counted from its
                 top (k = 0); following: position of the first tile after the tile column; top,
                 bottom: numbers of the blocks that have the tile column's first and last tile, equal
