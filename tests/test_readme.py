@@ -5,6 +5,7 @@ After a change of the sources: ``python .ci/update_readme.py code``, ``views`` a
 """
 
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
@@ -81,10 +82,13 @@ def test_updating_changes_only_what_is_quoted(update_readme):
 
 
 def test_the_example_prints_what_is_shown(update_readme):
-    """Registers, lines and addresses are the compiler's business."""
+    """Registers, lines and addresses are the compiler's business. What the test extra brings is not
+    there: the README installs without it."""
     shown = update_readme.block(TEXT, "output", "example", "")
+    example = update_readme.block(TEXT, "example", "machine", "python")
+    without = "import sys\nsys.modules.update(dict.fromkeys(('hypothesis', 'pytest', 'scipy')))\n"
     done = subprocess.run(
-        [sys.executable, "-c", update_readme.block(TEXT, "example", "machine", "python")],
+        [sys.executable, "-c", without + example],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -128,10 +132,25 @@ def on_machine(kernel, compiler, arrays):
     machine.run("example", (1,), (32,), 0, passed)
 
 
+@pytest.mark.parametrize("other", ("touches", "is still in flight", "not waited for"))
+def test_other_words_than_the_example_prints_are_noticed(update_readme, other):
+    shown = update_readme.block(TEXT, "output", "example", "")
+    assert other in shown and _shape(shown.replace(other, "other words")) != _shape(shown)
+
+
+def test_what_gptq_costs_is_what_was_measured():
+    file = ROOT / "experiments" / "07_quantisers" / "results.jsonl"
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    (*_, newest) = (row for row in rows if (row.get("kind"), row.get("what")) == ("cost", "gptq"))
+    said = re.search(r"(\d+) x (\d+) weights take (\d+) CPU seconds", TEXT)
+    assert said.groups() == tuple(str(round(newest[name])) for name in ("k", "n", "cpu_seconds"))
+
+
 def _shape(message):
-    """Without what may change from one compiler to the next: numbers, opcodes, operands and
-    lanes."""
-    return [re.sub(r"(line \d+: ).*|[\[(]?\d.*", "", line) for line in message.splitlines()]
+    """Every word, but numbers and the PTX instructions, which change from one compiler to the
+    next."""
+    without_instructions = re.sub(r"(PTX line )\d+: [^;]*;", r"\1N: ...;", message)
+    return re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b", "N", without_instructions).split()
 
 
 def test_the_table_of_formats_is_what_they_can_do(update_readme):

@@ -1,0 +1,43 @@
+"""Contract under test: what a result says of its origin can be looked up: the commits that rows and
+pages of the experiments name are in this repository's history."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = sorted(path for path in (ROOT / "experiments").iterdir() if path.is_dir())
+
+
+@pytest.fixture(scope="module")
+def history():
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+    try:
+        shallow = git("rev-parse", "--is-shallow-repository").stdout.strip()
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    if shallow != "false":
+        pytest.skip("no whole history here")
+    return git("rev-list", "--all").stdout.split()
+
+
+def named(folder):
+    """Commits that the newest rows and the page of an experiment name."""
+    for file in folder.glob("*.md"):
+        yield from re.findall(r"\bcommit ([0-9a-f]{7,40})\b", file.read_text(encoding="utf-8"))
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            commit = json.loads(line).get("commit")
+            if commit:
+                yield commit.rstrip("+")
+
+
+@pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda folder: folder.name)
+def test_the_commits_that_results_name_exist(folder, history):
+    unknown = {name for name in named(folder) if not any(c.startswith(name) for c in history)}
+    assert not unknown
