@@ -8,8 +8,9 @@ these words, and says why their bits stand as they do.)
                       (float16) or * 2**-126 (bfloat16), exactly. Code p is the element of W that
                       nibble p of a 4-bit word of Marlin at this place is (``lookup``, ``general``)
 ``scale_pair(word)``  a word of scales -> the first pair of its two, to multiply registers by: the
-                      stored scales (float16), or these * 2**112 (bfloat16). Code times scale is
-                      then number * scale * 2**-14 in both types, exactly
+                      stored scales (float16), or these * 2**112 (bfloat16; a stored 0 is not read
+                      as 0, but all its codes are 0). Code times scale is then number * stored
+                      scale * 2**-14 in both types, exactly
 ``other_pair(word)``  a word of scales, rotated so that its second pair is where the first was
 
 **Bits of codes.** A code is e2m1: bit 3 is the sign, bits 2 and 1 are the exponent, bit 0 is the

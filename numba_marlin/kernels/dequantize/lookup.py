@@ -49,21 +49,22 @@ def weight_verbs(lang, config):
     @lang.device
     def extract(address, word, number):
         """Code ``number`` of a word: ``bits`` bits, from bit bits * number on."""
-        # a code is the same number signed and unsigned; the conversion used is that of int32
+        # a code is below 256, so as int32 it is the same number: that conversion is used
         return float32(int32(ptx.ld_global_b32(address + word * 4) >> (bits * number) & last_code))
 
     @lang.device
-    def load_code(b, k_row, k_inside, col, n_packed):
-        """The code of W[16 * k_row + k_inside, col]."""
+    def load_code(b, k16_row, k_inside, col, n_packed):
+        """The code of W[16 * k16_row + k_inside, col]."""
         inside, tile = col % 64, col % 64 // 8
         lane = inside % 8 * 4 + k_inside % 8 // 2
         if bits == 4:  # a word serves two tiles
             number = 4 * (k_inside % 2) + 2 * (tile % 2) + k_inside // 8
-            tile = tile // 2
+            lane_word = tile // 2
         else:
             number = 2 * (k_inside % 2) + k_inside // 8
-        word = col // 64 * (32 * words_per_lane) + lane * words_per_lane + tile
-        return extract(b, uint64(k_row) * (bits // 2 * n_packed) + word, number)
+            lane_word = tile
+        word = col // 64 * (32 * words_per_lane) + lane * words_per_lane + lane_word
+        return extract(b, uint64(k16_row) * (bits // 2 * n_packed) + word, number)
 
     @lang.device
     def load_scale(scales, group, col, n_packed, k):

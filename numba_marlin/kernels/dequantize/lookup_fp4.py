@@ -10,7 +10,7 @@ def weight_verbs(lang, config):
     config: dtype and group_size, 16 or 32."""
     ptx, uint64 = lang.ptx, lang.uint64
     groups_of_16 = config.group_size == 16
-    # of scales of 32 rows and the 8 columns that have the same col % 8, of 64
+    # words of scales for 32 rows of W and, of 64 columns, the 8 that have the same col % 8
     column_words = 4 if groups_of_16 else 2
     fp4 = fp4_verbs(lang, config.dtype)
     low, high = {
@@ -19,14 +19,15 @@ def weight_verbs(lang, config):
     }[config.dtype]
 
     @lang.device
-    def load_code(b, k_row, k_inside, col, n_packed):
-        """The number that the code of W[16 * k_row + k_inside, col] stands for, * 2**-14 (float16)
-        or * 2**-126 (bfloat16). Its word, and its register and half in the dequantised word, are
-        those of a 4-bit code of Marlin (``lookup``)."""
+    def load_code(b, k16_row, k_inside, col, n_packed):
+        """The number that the code of W[16 * k16_row + k_inside, col] stands for, times 2**-14
+        (float16) or 2**-126 (bfloat16). Its word, and its register and half in the dequantised
+        word, are those of a 4-bit code of Marlin (``lookup``)."""
         tile = col % 64 // 8
         lane = col % 8 * 4 + k_inside % 8 // 2
         place = col // 64 * 128 + lane * 4 + tile // 2
-        registers = fp4.expand(ptx.ld_global_b32(b + (uint64(k_row) * (2 * n_packed) + place) * 4))
+        word = uint64(k16_row) * (2 * n_packed) + place
+        registers = fp4.expand(ptx.ld_global_b32(b + word * 4))
         first, second = (
             (registers[2], registers[3]) if tile % 2 == 1 else (registers[0], registers[1])
         )
