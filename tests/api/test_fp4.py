@@ -161,3 +161,44 @@ def test_what_does_not_fit_says_what_to_do():
         nm.pack(nm.quantize_blocks(np.ones((64, 64), np.float32)))
     with pytest.raises(TypeError, match="must be a BlockWeight for layout 'marlin-fp4'"):
         nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), "marlin-fp4")
+
+
+@pytest.mark.parametrize("kind, step", (("nvfp4", 16), ("mxfp4", 32), ("mxfp8-e4m3", 32)))
+def test_floats_are_quantised_to_a_weight_in_one_call(kind, step):
+    w = np.random.default_rng(0).standard_normal((K, N))
+    weight = nm.quantize(w, format=kind)
+    assert isinstance(weight, nm.BlockWeight) and weight.block == (step, 1)
+    blocks = nm.quantize_blocks(w.T.copy(), kind)
+    assert (nm.dequantize(weight) == nm.dequantize(blocks).T).all()
+    assert (nm.quantize(w, weight.bits, step, format=kind).codes == weight.codes).all()
+    error = nm.dequantize(weight, np.float64) - w
+    assert 0 < np.abs(error).max() < np.abs(w).max() / 4
+    if kind == "nvfp4":
+        x = np.random.default_rng(1).standard_normal((3, K)).astype(np.float16)
+        y = nm.matmul(x, nm.pack(weight), "reference")
+        assert np.allclose(y, x @ nm.dequantize(weight, np.float64), rtol=1e-2, atol=1e-2)
+        scaled = nm.quantize(w, format=kind, global_scale=0.25)
+        assert scaled.global_scale == 0.25
+    else:
+        up = nm.quantize(w, format=kind, rounding="ceil")
+        assert (up.scales >= weight.scales).all() and (up.scales > weight.scales).any()
+
+
+@pytest.mark.parametrize(
+    "options, error, said",
+    (
+        ({"format": "fp5"}, ValueError, "format='fp5' must be one of nvfp4"),
+        ({"format": "nvfp4", "group_size": 128}, ValueError, "group_size=128 must be 16"),
+        ({"format": "mxfp4", "bits": 8}, ValueError, "bits=8 must be 4"),
+        ({"format": "mxfp4", "scale_dtype": "float16"}, ValueError, "must be left out"),
+        ({"format": "nvfp4", "method": "gptq"}, ValueError, "method='gptq'.*must be 'rtn'"),
+        ({"format": "nvfp4", "symmetric": False}, ValueError, "symmetric=False must be"),
+        ({"format": "nvfp4", "calibration": 1}, TypeError, "takes no calibration"),
+        ({"format": "mxfp4", "global_scale": 2.0}, ValueError, "global_scale"),
+        ({"format": "nvfp4", "w": np.ones((24, 8))}, ValueError, "k a multiple of 16"),
+        ({"format": "nvfp4", "w": np.ones(16)}, ValueError, r"w.shape=\(16,\) must be"),
+    ),
+)
+def test_what_a_format_of_floats_does_not_take(options, error, said):
+    with pytest.raises(error, match=said):
+        nm.quantize(**{"w": np.ones((32, 8), np.float32)} | options)
