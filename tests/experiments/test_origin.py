@@ -1,5 +1,5 @@
-"""Contract under test: what a result says of its origin can be looked up: the commits that the pages
-of the experiments, and the newest rows, name are in this repository's history."""
+"""Contract under test: what a result says of its origin can be looked up: the commits that pages of
+experiments and their newest rows name are in this repository's history."""
 
 import json
 import re

@@ -120,8 +120,9 @@ panel P of the matrix and strip j of it, lane = 4g + t has
 of which k counts from 16 R and n from 64 P. FP4: code p of a word has the k and n of nibble p, but
 is no nibble: register r of the expanded word, r = 0 to 3, has code r in its low half and code r + 4
 in its high half, and which bits of the word make up a code depends on the type of x
-(``expand_fp4``; packing: ``formats.fp4_words``). With w[j] bit j of the word, 0 unless 0 <= j < 32,
-and ^ exclusive or, bit i of code r + 4h (bit 3 is the sign, bits 2 to 0 are e e m) is
+(``expand_fp4``; packing: ``formats.fp4_words``). With w[b] bit b of the word, 0 unless 0 <= b < 32,
+^ exclusive or, and h here 0 for the low half of the register and 1 for the high one, bit i of code
+r + 4h (bit 3 is the sign, bits 2 to 0 are e e m) is
 
     float16, q = 16h + (15, or 9 + i for i < 3)     bfloat16, q = 16h + (15, or 6 + i for i < 3)
     r = 0   w[q]                                    w[q]
@@ -175,7 +176,8 @@ next item already, until its sums of that are to be added.
 
 **Tails** need no code in the main loop. A copy brings a whole box, with zeros for what lies outside
 of x, b, scales and zero points, and these bytes count. Beyond k, x is 0, and weights, codes of 0
-with a scale, are finite: their products are 0. Beyond n and m, products go to places that the
+with a scale, are finite: their products are 0. (A row of FP4's scales is of 32 rows of W; where k
+ends in its middle, the packer has stored 0 for the rest. Integer groups divide k.) Beyond n and m, products go to places that the
 tensor store clips. Loads of factors and bias, and a cluster's stores, are guarded by column < n and
 row < m. The host refuses an n that is not a multiple of 8 (``declare``: column_step), a k that is
 not a multiple of 16 (``formats.marlin`` packs no such weights), and an a_stride that is not a

@@ -12,8 +12,9 @@ block multiplies its stripe first, its whole tiles after that: whole tiles then 
 of the shared ones.
 
 With ``cluster`` or ``parts`` (split-K) a team of blocks, those of a cluster or so many lone ones,
-takes whole tiles as a block does, and block r of a team of T steps S r // T up to S (r + 1) // T of
-a tile's S: none, if S < T, and then it adds zeros.
+takes whole tiles as a block does. Of the S steps of a tile, block r of a team of T multiplies those
+from S r // T up to (not with) S (r + 1) // T: none, where these are equal, and then it adds
+zeros.
 """
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb

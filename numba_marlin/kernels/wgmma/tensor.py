@@ -30,9 +30,9 @@ this, and the tensor store of C with the next item's rounds.
 The state of the loop (``multiply_steps``). The first four are the same in all threads of a k group,
 the others each lane's own:
 
-    place       the next stage to multiply, and the parity of its round (RingPlace)
+    place       the next stage to multiply, and the parity of its lap of the ring (RingPlace)
     steps_left  steps of this call from ``place`` on, those of both k groups
-    unreleased  the stage last multiplied, to be released one round later (RingPlace)
+    unreleased  the stage last multiplied, to be released in the next turn of the loop (RingPlace)
     begun       whether this k group has multiplied any stage in this call
     last        fragments of k16 row 3 of ``unreleased``: registers in use by the tensor cores
     acc         accumulators, with products in flight
