@@ -5,8 +5,8 @@ README's ladder of kernels. On an H200 10.0 us, where rung 3 (``buffered``) take
 **The idea.** With few rows of A the product takes no longer than reading W, if every SM reads all
 the time. So *stream-K* gives each block the same number of tiles, whatever the shape; a ring of
 ``stages`` tiles (two in rung 3), filled by ``cp.async``, keeps copies of ``stages`` - 2 tiles in
-flight while another is multiplied; and one tile is loaded into registers and dequantised while
-tensor cores still multiply the one before.
+flight all the time (one more, from their issue to the next wait); and one tile is loaded into
+registers and dequantised while tensor cores still multiply the one before.
 
 **Parameters.** ``C[m, n] = A[m, k] @ W[k, n]``. Raw addresses, 16-byte aligned, then sizes:
 
@@ -198,10 +198,11 @@ def make(lang, config):
 
         Nibble p (bits 4 p to 4 p + 3) of b[K, 128 N + 4 (4 g + t) + j], which is word j of lane
         4 g + t, is the code of W[k, n] at k = 16 K + 2 t + p // 4 + 8 (p % 2), n = 64 N + 16 j + g
-        + 8 (p // 2 % 2). Nibbles 0, 4, 1, 5 are thus a B fragment of the first n8 block of the
-        word's two, 2, 6, 3, 7 of the second (``formats.marlin_order``). ``dequantize`` makes fp16
-        pairs (0, 4) and (1, 5), code - 8, exactly; the scale is one fp16 multiplication. Word j of
-        scales holds those of column g of the two n8 blocks."""
+        + 8 (p // 2 % 2). Here K = step * thread_k_blocks + warps_k * half + warp_k, and 64 N is the
+        first of the warp's columns. Nibbles 0, 4, 1, 5 are thus a B fragment of the first n8 block
+        of the word's two, 2, 6, 3, 7 of the second (``formats.marlin_order``). ``dequantize`` makes
+        fp16 pairs (0, 4) and (1, 5), code - 8, exactly; the scale is one fp16 multiplication. Word
+        j of scales holds those of column g of the two n8 blocks."""
         for j in range(4):
             word = fragments.weights[half * 4 + j]
             first, second = numbers.dequantize(word), numbers.dequantize(word >> 8)
@@ -258,10 +259,9 @@ def make(lang, config):
 
         - a tile's copies are in flight during the multiplies of ``stages`` - 2 steps, beginning
           with those of the step that issues them;
-        - half 1 of this tile: its loads are issued, and arrive, while tensor cores still work on
-          half 1 of the step before;
-        - half 0 of the next tile: its loads are issued behind the ``mma`` of half 0 of this tile,
-          which hold the registers until then, and arrive during those of half 1;
+        - the loads of a half are issued behind the last ``mma`` that reads its registers, and
+          arrive under what follows: those of half 0 under the ``mma`` of half 1, those of half 1
+          under the last of these ``mma``, the next copies and the wait;
         - inside ``matmul``, the next word is dequantised while they work on the one before.
 
         Where the tiles around step s are after each of the six calls, with S = ``stages`` (for
@@ -366,8 +366,9 @@ def make(lang, config):
             if again.top != again.bottom:
                 is_bottom = block == again.bottom
                 lock = locks + uint64(again.top) * 4
-                # The bottom block need not wait, and with one m16 block does not: with m = 1 and
-                # 4096 x 4096 the wait costs 1%. Larger tiles gain nothing without it.
+                # The bottom block's turn is 0, which the lock is already: it would only read it and
+                # pass a barrier. With one m16 block it does not: with m = 1 and 4096 x 4096 that
+                # costs 1%. Larger tiles gain nothing by leaving it out.
                 if cfg.thread_m_blocks > 1 or not is_bottom:
                     output.barrier_acquire(lock, again.bottom - block, thread)
                 partial = partials + uint64(again.top) * cfg.partial_bytes

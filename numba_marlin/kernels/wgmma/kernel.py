@@ -177,11 +177,12 @@ next item already, until its sums of that are to be added.
 **Tails** need no code in the main loop. A copy brings a whole box, with zeros for what lies outside
 of x, b, scales and zero points, and these bytes count. Beyond k, x is 0, and weights, codes of 0
 with a scale, are finite: their products are 0. (A row of FP4's scales is of 32 rows of W; where k
-ends in its middle, the packer has stored 0 for the rest. Integer groups divide k.) Beyond n and m, products go to places that the
-tensor store clips. Loads of factors and bias, and a cluster's stores, are guarded by column < n and
-row < m. The host refuses an n that is not a multiple of 8 (``declare``: column_step), a k that is
-not a multiple of 16 (``formats.marlin`` packs no such weights), and an a_stride that is not a
-multiple of 8: rows of a tensor map are multiples of 16 bytes apart (``layout.tensor_map``).
+ends in its middle, the packer has stored 0 for the rest. Integer groups divide k.) Beyond n and m,
+products go to places that the tensor store clips. Loads of factors and bias, and a cluster's
+stores, are guarded by column < n and row < m. The host refuses an n that is not a multiple of 8
+(``declare``: column_step), a k that is not a multiple of 16 (``formats.marlin`` packs no such
+weights), and an a_stride that is not a multiple of 8: rows of a tensor map are multiples of 16
+bytes apart (``layout.tensor_map``).
 
 **Shared memory**, with its offsets, sizes, shapes and bank conflicts: ``shared``. **The order of a
 round, and the state of the main loop**: ``tensor``.
