@@ -13,11 +13,11 @@ Two stages of shared memory; tiles i of x and W (64 rows of W) are in stage i % 
 copies of tiles i + 1 (cp.async, past L1) and commits them as a group; ``wait_group n=1``: all of
 the thread's groups but the newest are complete, so its copies of tiles i; syncthreads: all threads'
 are; per 16 rows, a warp loads from stage i % 2, waits for two scales per lane from global memory,
-multiplies; syncthreads: all have read the stage, turn i + 1 may copy there. (With n=0 and copies
-after the first syncthreads, that one would do.) S stages: S - 1 groups before the loop, turn i
-copies tiles i + S - 1, n is S - 1. S = 1 is correct but overlaps nothing; 11 (of 4352 bytes) fit in
-48 KiB of static memory. State of the loop: ``k_first``, the tiles' first row of W (64 i); ``stage``
-(i % 2); ``left`` and ``right``, four sums each in a lane; a thread's groups, i + 2 at the wait.
+multiplies; syncthreads: all have read the stage, turn i + 1 may copy there. S stages: arrays of S,
+stage i % S, S - 1 groups before the loop; turn i copies tiles i + S - 1 to stage (i + S - 1) % S; n
+is S - 1. S = 1 is correct but overlaps nothing; 11 (of 4352 bytes) fit in 48 KiB of static memory.
+State of the loop: ``k_first``, the tiles' first row of W (64 i); ``stage`` (i % 2); ``left`` and
+``right``, four sums each in a lane; a thread's groups, i + 2 at the wait.
 
     import numba_marlin as nm  # pip install -e '.[cu13]' (or cu12) in a checkout; GPU: sm_80 or up
     x, y = np.random.randn(16, 512).astype(np.float16), np.empty((16, 256), np.float16)
@@ -58,7 +58,7 @@ def store(y, row, col, first, second):
 
 @cuda.jit(device=True, forceinline=True)
 def fetch(x, qweight, x_tile, w_tile, stage, k_first):
-    r, c = cuda.threadIdx.x // 8, cuda.threadIdx.x % 8 * 8  # in x's tile: 8 threads, 32 banks
+    r, c = cuda.threadIdx.x // 8, cuda.threadIdx.x % 8 * 8  # in x's tile: 8 threads, all 32 banks
     if k_first + c < x.shape[1]:  # nothing is copied past k; for rows past m, the last one is
         src = (min(cuda.blockIdx.y * TILE_M + r, x.shape[0] - 1), k_first + c)
         ptx.cp_async_16(ptx.cvta_to_shared(x_tile, (stage, r, c)), ptx.cvta_to_global(x, src))

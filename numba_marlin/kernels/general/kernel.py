@@ -52,7 +52,8 @@ is in row k0 / 16 of b. k0 is a multiple of 16, n0 of 64; g: 0 to 7; t, j: 0 to 
             register p % 4
 
 **Scales** of a group are in one row. That of column n0 + c, c = 0 to 63, is at n0 + 8 (c % 8) +
-c // 8. A scale per column (group_size -1) multiplies the sum, not each weight, and is in another
+c // 8. A scale per column (group_size -1, which a single group of k rows becomes on the host)
+multiplies the sum, not each weight, and is in another
 order: that of column n1 + c, n1 a multiple of 32, c = 0 to 31, is at n1 + 8 (c % 8 // 2) +
 2 (c // 8) + c % 2, because a lane of the fast kernels has the sums of columns 2 t and 2 t + 1 of
 each 8.
@@ -74,8 +75,9 @@ the weight, exactly:
     scale     stored: scale * 2**7 (E4M3) or scale / largest * 2**15 (E8M0), as eight bits "e5m3": a
               float16 without its sign and its last seven bits. Read for float16 as it is stored,
               for bfloat16 times 2**112, which makes up for the code's other power of two (except
-              0, whose codes are all 0). Words [n_packed / 64, ceil(k / 32), 8, s] of two pairs
-              each (bits: expand_fp4.py).
+              0, whose codes are all 0). ``pack`` refuses an E8M0 scale below largest * 2**-24, so
+              that no other stored scale is subnormal. Words [n_packed / 64, ceil(k / 32), 8, s] of
+              two pairs each (bits: expand_fp4.py).
               group_size 16: s = 4, and word [n // 64, k // 32, n % 8, n % 64 // 16] has the scales
               of columns n and n ^ 8 (n % 16 < 8 in the low half), in its first pair of the rows
               with k % 32 < 16, in its second of the others. group_size 32: s = 2, and word
