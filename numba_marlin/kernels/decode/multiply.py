@@ -163,140 +163,132 @@ def row_product(lang, config, weights, promotion, replaces):
 
 def all_pairs(lang, config, verbs):
     """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
-    full stage, pair by pair, unrolled. It releases the stage after its last read.
+    full stage, pair by pair. It releases the stage after its last read.
 
-    A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
-    next. A loop in a device function could not look up a different function for each number, so
-    each pair is a device function of its own, made here from the last to the first, which calls the
-    next one, ``rest``: all of them are inlined, and no number is left at run time. Two pairs,
-    double buffered, are: fetch pair 0; fetch pair 1, multiply pair 0; release, multiply pair 1."""
+    This is the main loop's inner loop, unrolled here and not by the compiler: a loop that stayed
+    rolled would index registers at run time. Each pair has a device function of its own, in whose
+    body ``begins``, ``ends`` and ``last`` are constants, so that each ``if`` leaves one side."""
     if config.two_pairs:
         pair_verb = double_buffered
     elif config.zeros == "float16":
         pair_verb = late_turns
     else:
         pair_verb = in_turns
-
-    @lang.device
-    def no_more_pairs(registers, pointers, shared, place, lane):
-        pass
-
-    rest = no_more_pairs
-    for number in reversed(range(config.pairs)):
-        rest = pair_verb(lang, config, verbs, number, rest)
-    if not config.two_pairs:
-        return rest
-    first_pair = rest
-
-    @lang.device
-    def from_first_fetch(registers, pointers, shared, place, lane):
-        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
-        first_pair(registers, pointers, shared, place, lane)
-
-    return from_first_fetch
-
-
-def group_verbs(lang, config, verbs, number):
-    """-> namespace: what pair ``number`` of a stage does for its group, besides its products. The
-    first pair of a group fetches integer zero points, and the product of its first row replaces
-    ``products`` if these are promoted; the last pair promotes, with the ``terms`` (promote.Terms:
-    scales, float16 zero points) that it has fetched; terms are 0 where nothing is promoted. A group
-    that spans several stages, or several warps, is promoted part by part: a warp's part of a stage
-    always ends with its last pair."""
-    group, pair_of_group = divmod(number, config.pairs_per_sum)
-    begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_sum
-
-    @lang.device
-    def fetch_zeros(registers, pointers):
-        verbs.fetch.fetch_zeros(registers, pointers, group)
-
-    @lang.device
-    def fetch_terms(pointers):
-        return verbs.promotion.fetch(pointers, group)
-
-    @lang.device
-    def no_zeros(registers, pointers):
-        pass
-
-    @lang.device
-    def no_terms(pointers):
-        return 0
-
-    @lang.device
-    def promote_nothing(registers, terms):
-        pass
-
-    return lang.namespace(
-        "group",
-        fetch_zeros=fetch_zeros if begins else no_zeros,
-        multiply_first_row=verbs.multiply_first if begins else verbs.multiply_next,
-        fetch_terms=fetch_terms if ends else no_terms,
-        promote=verbs.promotion.promote if ends else promote_nothing,
+    every_pair = one_after_other(
+        lang, [pair_verb(lang, config, verbs, number) for number in range(config.pairs)]
     )
-
-
-def double_buffered(lang, config, verbs, number, rest):
-    """-> device function: pair ``number``, which is in registers, while the next one is on its way
-    to them; then ``rest``."""
-    group, buffer = group_verbs(lang, config, verbs, number), number % 2
-    last = number + 1 == config.pairs
+    if not config.two_pairs:
+        return every_pair
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
-        group.fetch_zeros(registers, pointers)
-        terms = group.fetch_terms(pointers)
+    def first_fetch_and_pairs(registers, pointers, shared, place, lane):
+        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
+        every_pair(registers, pointers, shared, place, lane)
+
+    return first_fetch_and_pairs
+
+
+def one_after_other(lang, pairs):
+    """-> device function that calls those of a list in order. (Device functions cannot loop over
+    functions.)"""
+    if len(pairs) == 1:
+        return pairs[0]
+    first, rest = pairs[0], one_after_other(lang, pairs[1:])
+
+    @lang.device
+    def first_and_rest(registers, pointers, shared, place, lane):
+        first(registers, pointers, shared, place, lane)
+        rest(registers, pointers, shared, place, lane)
+
+    return first_and_rest
+
+
+def place_of_pair(config, number):
+    """-> (group, begins, ends, last) of pair ``number`` of a warp's part of a stage. group: number
+    of its group, counted from the first that the warp has of the stage; begins, ends: whether the
+    pair is the first and the last one of its group there; last: of the stage. A group that spans
+    several stages, or several warps, is promoted part by part, as the last pair always ends one."""
+    group, pair_of_group = divmod(number, config.pairs_per_sum)
+    ends = pair_of_group + 1 == config.pairs_per_sum
+    return group, pair_of_group == 0, ends, number + 1 == config.pairs
+
+
+def double_buffered(lang, config, verbs, number):
+    """-> device function: multiplies pair ``number``, which an earlier fetch brought to registers,
+    after the fetch of the next one."""
+    group, begins, ends, last = place_of_pair(config, number)
+    buffer = number % 2
+
+    @lang.device
+    def multiply_pair(registers, pointers, shared, place, lane):
+        if begins:
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         if last:
             verbs.done_with_stage(shared, place, lane)
         else:
             verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
-        group.multiply_first_row(registers, 2 * buffer, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 2 * buffer, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 2 * buffer, of_pair=0)
         verbs.multiply_next(registers, 2 * buffer + 1, of_pair=1)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
-def in_turns(lang, config, verbs, number, rest):
-    """-> device function: pair ``number``, one k16 row fetched and multiplied after the other; then
-    ``rest``. For batch > 16."""
-    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
+def in_turns(lang, config, verbs, number):
+    """-> device function: pair ``number``, one k16 row fetched and multiplied after the other. For
+    batch > 16."""
+    group, begins, ends, last = place_of_pair(config, number)
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
-        group.fetch_zeros(registers, pointers)
-        terms = group.fetch_terms(pointers)
+    def multiply_pair(registers, pointers, shared, place, lane):
+        if begins:
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         verbs.fetch.fetch_pair_scales(registers, pointers, number)
         verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first_row(registers, 0, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 0, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 0, of_pair=0)
         verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         if last:
             verbs.done_with_stage(shared, place, lane)
         verbs.multiply_next(registers, 0, of_pair=1)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
-def late_turns(lang, config, verbs, number, rest):
+def late_turns(lang, config, verbs, number):
     """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
     in while a row multiplies. So they are read last, and the stage is released after that."""
-    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
+    group, begins, ends, last = place_of_pair(config, number)
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
+    def multiply_pair(registers, pointers, shared, place, lane):
         verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first_row(registers, 0, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 0, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 0, of_pair=0)
         verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         verbs.multiply_next(registers, 0, of_pair=1)
-        terms = group.fetch_terms(pointers)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         if last:
             verbs.done_with_stage(shared, place, lane)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
 # ---- the last stage of a tile, where k does not fill it ----
@@ -317,7 +309,7 @@ def tail(lang, config, verbs):
             verbs.fetch.fetch_row(registers, pointers, row)
             verbs.fetch.fetch_row_scales(registers, pointers, row)
             verbs.multiply_first(registers, 0, of_pair=0)
-            verbs.promotion.promote(registers, verbs.promotion.fetch(pointers, group))
+            verbs.promotion.promote(registers, verbs.promotion.fetch_terms(pointers, group))
             row += 1
 
     return multiply_tail

@@ -8,7 +8,7 @@ multiply weights (``fp4``). Then products add up in the tile's accumulators at o
 
 ``promotion_verbs(lang, config, at)`` -> namespace:
 
-``fetch(pointers, group)``          -> Terms(scales, zeros) of a group, for ``promote``; group:
+``fetch_terms(pointers, group)``    -> Terms(scales, zeros) of a group, for ``promote``; group:
                                     counted from the warp's first of the stage
 ``promote(registers, terms)``       adds registers.products to registers.acc
 ``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
@@ -59,7 +59,7 @@ def promotion_verbs(lang, config, at):
     zero_words = words_of_zeros if config.zeros == "float16" else no_words
 
     @lang.device
-    def fetch(pointers, group):
+    def fetch_terms(pointers, group):
         return Terms(scale_words(pointers, group), zero_words(pointers, group))
 
     @lang.device
@@ -69,7 +69,7 @@ def promotion_verbs(lang, config, at):
 
     return lang.namespace(
         "promotion",
-        fetch=fetch,
+        fetch_terms=fetch_terms,
         promote=promote,
         add_x_first=offset.add_x_first,
         add_x=offset.add_x,
@@ -175,7 +175,7 @@ def _no_offset(lang):
 
 def _nothing(lang):
     @lang.device
-    def fetch(pointers, group):
+    def fetch_terms(pointers, group):
         return 0
 
     @lang.device
@@ -186,4 +186,4 @@ def _nothing(lang):
     def add_x(registers, slot):
         pass
 
-    return lang.namespace("promotion", fetch=fetch, promote=promote, add_x_first=add_x, add_x=add_x)
+    return lang.namespace("promotion", fetch_terms=fetch_terms, promote=promote, add_x_first=add_x, add_x=add_x)
