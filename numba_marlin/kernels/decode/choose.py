@@ -58,8 +58,10 @@ class Arrangement:
         )
 
     def has_registers(self, problem: WeightProblem) -> bool:
-        """Whether nothing spills: warps that walk through all of a stage do with 32 rows (8 to 176
-        bytes), and with 16 if zero points are float16 (40)."""
+        """Whether it is known not to spill registers, batches being those of ``of_types``. With
+        warps_k > 1 nothing does, nor do 4-bit codes without zero points. Others with warps_k = 1,
+        where a warp has all k16 rows of a stage, spill with 32 rows (8 to 176 bytes), and with 16
+        if zero points are float16 (40). (No arrangement has 8 rows and warps_k = 1.)"""
         plain = (problem.bits, problem.zeros) == (4, None)
         return self.warps_k > 1 or plain or (self.batch == 16 and problem.zeros != "float16")
 
@@ -90,8 +92,6 @@ OTHERWISE = {
     16: (7.5, 33.0),
     24: (8.0, 28.0),
     32: (8.0, 23.0),
-    48: (9.0, 16.0),
-    64: (10.0, 12.0),
 }
 
 
@@ -156,22 +156,24 @@ def check(config: DecodeConfig, problem: WeightProblem) -> None:
 
 
 def work(problem: WeightProblem, config: DecodeConfig, sms: int) -> dict:
+    """Figures, under the names that all kernels have for them. Here, where a tile has all of k,
+    "tiles" counts steps along k and tiles along n and m, and "tiles_per_block" steps."""
     blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
     tiles = {
         "k": ceil_div(problem.k, config.stage_k),
         "n": ceil_div(problem.n, config.columns),
         "m": ceil_div(problem.m, config.batch),
     }
-    columns = tiles["n"] * tiles["m"]
+    k_steps, tile_count = tiles["k"], tiles["n"] * tiles["m"]
     per_block = (
-        ceil_div(columns, blocks) * tiles["k"]
+        ceil_div(tile_count, blocks) * k_steps
         if config.whole
-        else ceil_div(columns * tiles["k"], blocks)
+        else ceil_div(tile_count * k_steps, blocks)
     )
     return {
         "tiles": tiles,
         "tiles_per_block": per_block,
-        "busy": round(columns * tiles["k"] / (per_block * max(blocks, sms)), 3),
+        "busy": round(tile_count * k_steps / (per_block * max(blocks, sms)), 3),
     }
 
 
@@ -209,7 +211,7 @@ def was_timed(config: DecodeConfig) -> bool:
 
 
 def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
-    m, columns = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
+    m, tiles = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
     found = [
         f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the"
         f" faithful kernel's tile for {16 * ceil_div(m, 16)}"
@@ -221,12 +223,12 @@ def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str
         )
     if config.whole:
         found.append(
-            f"{columns} tiles of {config.columns} columns, each one block's alone: no sums to"
+            f"{tiles} tiles of {config.columns} columns, each one block's alone: no sums to"
             " exchange, but every block reads all of x"
         )
     else:
         found.append(
-            f"all blocks take equal parts of {columns} tiles of {config.columns} columns, cut along"
+            f"all blocks take equal parts of {tiles} tiles of {config.columns} columns, cut along"
             " k; who comes last adds up, nobody waits"
         )
     tails = [

@@ -3,7 +3,7 @@ memory, and in how many bytes: ``shared``. Pure."""
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels.decode.shared import VECTOR_BYTES, ZERO_BYTES, SharedMemory
+from numba_marlin.kernels.decode.shared import WARP_VECTOR_BYTES, ZERO_BYTES, SharedMemory
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
 
 COLUMNS = 64  # of C, to a consumer warp: the width of a block of Marlin's layout
@@ -27,8 +27,9 @@ class DecodeConfig(SharedMemory):
     #: stages of the ring in shared memory: 2 or more, as many as fit (``shared_limit``), in no
     #: relation to anything else
     stages: int = 5
-    #: size of a group in k16 rows (a group: weights of one column that share a scale); -1: one
-    #: scale per column
+    #: size of a group in k16 rows (a group: weights of one column that share a scale): 2, 4, 8 or
+    #: 16, with FP4 1 or 2; or -1, one scale per column. ``check_codes`` refuses others. (Marlin's
+    #: word, which all kernels have; no other "block" is 16 of k.)
     group_blocks: int = 8
     #: k need not fill whole stages, nor n whole tiles
     ragged: bool = False
@@ -60,7 +61,7 @@ class DecodeConfig(SharedMemory):
             raise ValueError(f"warps_n={self.warps_n} must be 1, 2, 4, 8 or 16")
         if self.warps_k not in (1, 2, 4, 8):
             raise ValueError(f"warps_k={self.warps_k} must be 1, 2, 4 or 8")
-        # so at most 8 named barriers, numbers 1 to 8: only warps_k > 1 needs them (``output``)
+        # Only warps_k > 1 needs named barriers (``output``), one for each of then at most 8 warp_n
         if self.consumers > 16:
             raise ValueError(f"warps_n * warps_k={self.consumers} must be at most 16")
         if self.stage_k not in (64, 128, 256, 512):
@@ -209,14 +210,14 @@ class DecodeConfig(SharedMemory):
         return (4 if self.two_pairs else 1) * self.row_words
 
     @property
-    def x_block_words(self):
+    def x_words_per_n8(self):
         """Words of x for each n8 block: two for each slot."""
         return 8 if self.two_pairs else 2
 
     @property
     def x_words(self):
         """[n8 block][slot][2]."""
-        return self.x_block_words * self.n8_blocks
+        return self.x_words_per_n8 * self.n8_blocks
 
     # ---- registers of a lane, in the epilogue ----
 
@@ -227,14 +228,14 @@ class DecodeConfig(SharedMemory):
         return min(4, self.warps_k)
 
     @property
-    def own_blocks(self):
+    def own_column_blocks(self):
         """16-column blocks that a warp finishes."""
         return 4 // self.owners
 
     @property
     def vectors(self):
         """Vectors of four accumulators that a lane finishes: [16-column block][n8 block]."""
-        return self.own_blocks * self.n8_blocks
+        return self.own_column_blocks * self.n8_blocks
 
     @property
     def own_floats(self):
@@ -243,7 +244,7 @@ class DecodeConfig(SharedMemory):
     @property
     def own_bytes(self):
         """Of the accumulators that a warp finishes."""
-        return self.vectors * VECTOR_BYTES
+        return self.vectors * WARP_VECTOR_BYTES
 
     # ---- global memory: bytes ----
 
@@ -260,7 +261,7 @@ class DecodeConfig(SharedMemory):
     # ---- launch ----
 
     def steps(self, m, n, k):
-        """Steps of a launch (``schedule``): the stages of all tiles, which the blocks share."""
+        """Steps of a launch (``schedule``): those of all tiles, which the blocks share."""
         return ceil_div(k, self.stage_k) * ceil_div(n, self.columns) * ceil_div(m, self.batch)
 
     def grid(self, m, n, k, sms):
@@ -272,19 +273,20 @@ class DecodeConfig(SharedMemory):
         # numbers of steps are 32 bits in the kernel and go up to ``steps``: a little to spare
         if steps + blocks > 2**32:
             raise ValueError(
-                f"m={m}, n={n}, k={k} are {steps} stages for {blocks} blocks, must be 2**32 at most"
+                f"m={m}, n={n}, k={k} are {steps} steps for {blocks} blocks, must be 2**32 at most"
                 " together: the kernel counts in 32 bits"
             )
         return (blocks, 1, 1)
 
     @property
     def partial_bytes(self):
-        """Partial results of one tile, which a block may leave."""
+        """Of the partial results of one tile, which a block may leave: those of its owners, which
+        are the first warps_n * owners warps, and have own_bytes each."""
         return self.batch * self.columns * 4
 
     def workspace_bytes(self, m, n, k, sms):
         """(bytes of partial results, bytes of locks). A block leaves partial results of two tiles
-        at most, the one its stripe begins in and the one it ends in; each warp of a shared tile
-        counts for itself."""
+        at most, the one its stripe begins in and the one it ends in. A lock for each consumer warp,
+        of which only owners' are used: each counts for itself (``output.count_in``)."""
         blocks = self.grid(m, n, k, sms)[0]
         return 2 * blocks * self.partial_bytes, blocks * self.consumers * 4

@@ -80,7 +80,7 @@ KERNEL = KernelDefinition(
             ),
             "multiply": (
                 "multiply_stage",
-                "pair_and_rest",
+                "multiply_pair",
                 "multiply_tail",
                 "multiply_row",
                 "fetch_pair",

@@ -25,7 +25,10 @@ def fetch_verbs(lang, config, weights):
         x for every n8 block. x_rows: rows of x that the matrix has of the tile. Others were never
         copied: the last one that was stands in for them, and the rows of C that come of it are
         never written. (Lanes that read the same address get it by one broadcast.) scale_row: the
-        first one of the stage that the warp needs, which is row 0 if there is but one, or none."""
+        row of scales, of the stage's, that the warp's first k16 row has; 0 if there is one, or
+        none. An example: stage_k = 512, warps_k = 8, groups of 128: a warp has 4 k16 rows and a
+        group 8, so the stage has 4 rows of scales, and warps 2i and 2i + 1 both begin at row i, the
+        second one in the middle of its group."""
         first_k16_row = thread.warp_k * cfg.rows_per_warp
         scale_row = first_k16_row // cfg.k16_rows_per_scale_row if cfg.scale_rows > 1 else 0
         offsets[at.weights] = (
@@ -76,7 +79,7 @@ def fetch_verbs(lang, config, weights):
         for n8 in range(cfg.n8_blocks):
             d = ptx.ldmatrix_x4(pointers[at.x + n8] + 64 * number)
             for r in range(4):
-                registers.x[cfg.x_block_words * n8 + 4 * buffer + r] = d[r]
+                registers.x[cfg.x_words_per_n8 * n8 + 4 * buffer + r] = d[r]
         weights.block_scales_of_pair(
             registers.zeros_or_scales, buffer, pointers[at.scales] + cfg.scale_pitch * number
         )
@@ -88,7 +91,7 @@ def fetch_verbs(lang, config, weights):
         for n8 in range(cfg.n8_blocks):
             d = ptx.ldmatrix_x2(pointers[at.x + n8] + row * 32)
             for r in range(2):
-                registers.x[cfg.x_block_words * n8 + r] = d[r]
+                registers.x[cfg.x_words_per_n8 * n8 + r] = d[r]
 
     @lang.device
     def fetch_pair_scales(registers, pointers, number):
@@ -106,8 +109,9 @@ def fetch_verbs(lang, config, weights):
 
     @lang.device
     def fetch_zeros(registers, pointers, group):
-        """A group's integer zero points; group: counted from the warp's first of the stage. (Its
-        scales, and float16 zero points, are fetched by ``promote``, at the end.)"""
+        """A group's integer zero points; group: its number, counted from the group that the warp's
+        first k16 row of the stage is in, where ``at.zeros`` points. (Its scales, and float16 zero
+        points, are fetched by ``promote``, at the end.)"""
         weights.unpack_zeros(registers.zeros_or_scales, pointers[at.zeros] + group * cfg.zero_pitch)
 
     return lang.namespace(

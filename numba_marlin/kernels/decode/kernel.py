@@ -1,23 +1,24 @@
-"""The decode kernel: ``C[m, n] = A[m, k] @ W[k, n]`` for small batches, at the speed of the memory.
-A tile has up to 32 rows of C; more rows are further tiles, which read the weights again.
+"""The decode kernel: ``C[m, n] = A[m, k] @ W[k, n]`` for small batches, where to read W is most of
+the work. A tile has up to 32 rows of C; more rows are further tiles, which read the weights again.
 
-Parameters, in this order. Addresses are raw. Multiples of 16 bytes: a, its rows, b, scales, zeros,
-partials; of 8: factors; the others of their elements.
+Parameters, in this order. Addresses are raw: multiples of 16 bytes those of a, its rows, b, scales,
+zeros and partials, of 8 factors, the others of their elements. n_packed is n completed to 64.
 
 a                     [m, k] of ``dtype``, called x; rows are ``a_stride`` elements apart
 b                     packed weights, int32 [k/16, n_packed * bits/2]: integer codes in Marlin's
-                      order; FP4 with the bits of each word permuted, for one ``dtype`` (``fp4``)
+                      order, which is below (**Which k and n a nibble holds**); FP4 with the bits
+                      of each word permuted, for one ``dtype`` (``fp4``)
 c                     [m, n] of ``dtype``
-scales                [groups, n_packed] of ``scale_dtype`` in Marlin's order, groups = k / group
-                      size, or 1 if scales are per column; of FP4: ``fp4``
+scales                [groups, n_packed] of ``scale_dtype`` in Marlin's order (**Where scales are
+                      applied**), groups = k / group size, or 1 if scales are per column; of FP4:
+                      ``fp4``
 zeros                 int32 [groups, n_packed * bits/32] or float16 [groups, n_packed]
 bias                  [n] of ``dtype``
 partials, locks       workspace, fp32 and int32 (``workspace_bytes``); locks are zero before and
                       zero again after
-m, n, k, a_stride     int32; m any, k a multiple of 16, n of 8 (more in **Tails**); n_packed is n
-                      completed to 64
-factors               with FP4: fp32 [n_packed]. The epilogue multiplies a column by its factor: the
-                      global scale, times the power of two that undoes the units of codes and scales
+m, n, k, a_stride     int32; m any, k a multiple of 16, n of 8 (more in **Tails**)
+factors               with FP4: fp32 [n_packed]. The epilogue multiplies a column by its factor:
+                      the global scale, times a power of two (``fp4``, **Units**)
 
 b, scales and zeros may be read while earlier launches on the stream still run, so these must not
 write them. All other memory may be written by the launch before.
@@ -27,10 +28,11 @@ number of rows of x and C. A *step* is stage_k of a tile's k; a *stage* is the p
 memory that a step's operands are copied to, and the stages are used as a ring. A *k16 row* is a row
 of packed words, 16 of k, the k of one ``mma``; a *pair* is two of them, as deep as one
 ``ldmatrix.x4`` reaches. A *group* is the weights of a column that share a scale: 32, 64, 128, 256
-or all of them, or 16 or 32 of FP4; the field ``group_blocks`` counts it in k16 rows. A *block*
-alone is a thread block; a *16-column block* is 16 columns of W, an *n8 block* 8 rows of x: m and n
-of one ``mma``. Functions named ``*_verbs`` make device functions for a configuration and return
-them as a namespace, but for ``load_verbs``, which returns a single function.
+or all of them, or 16 or 32 of FP4, whose groups are called *scale blocks*; the field
+``group_blocks`` counts k16 rows of a group, nothing else. A *block* alone is a thread block; a
+*16-column block* is 16 columns of W and C, an *n8 block* 8 rows of x and C. Functions named
+``*_verbs`` make device functions for a configuration and return them as a namespace, but for
+``load_verbs``, which returns a single function.
 
 **The idea.** At m = 1 the weights are read once and nothing else counts, so a kernel must keep as
 many bytes of them on their way as it can, and spend few instructions on each. The product is
@@ -40,10 +42,11 @@ published layout has to move. Warps are *specialised*: one producer warp issues 
 take no registers and no thread per byte, and consumer warps dequantise and multiply. (No
 ``setmaxnreg``: it works on whole warpgroups, and the producer is a single warp.) *Stream-K* gives
 every SM the same bytes to read. *Programmatic dependent launch* overlaps two launches: as soon as
-all blocks of one have begun, blocks of the next may begin wherever an SM has room. ``resident``
-(config) blocks fit on an SM: if the launch has fewer there, the next one's copy their first stages
-beside them, otherwise on SMs that are done. A block copies weights, scales and zero points at once;
-it touches nothing else before ``griddepcontrol.wait``, which waits until the launch before ends.
+all blocks of one have begun, blocks of the next may begin wherever there is room. That is on an SM
+without a block of the first, if it has fewer blocks than there are SMs; beside blocks of the first,
+on an SM with fewer of them than ``resident`` (config: how many fit); or where a block has ended.
+They copy weights, scales and zero points at once, and touch nothing else before
+``griddepcontrol.wait``, which waits until the launch before ends.
 
 **How work is divided** (``schedule``). The grid is min(SMs * blocks_per_sm, steps) blocks, in one
 dimension, no clusters. The steps of all tiles, in a row, are cut into one contiguous stripe per
@@ -56,8 +59,9 @@ back); whole tiles save that, which pays if every block gets about as many of th
 **Who does what.** A block has ``warps_n * warps_k`` consumer warps, and one producer warp, the
 last. Consumer warp w multiplies 64 columns of the tile, number ``warp_n = w % warps_n``, by all
 rows of the tile. Of each stage it takes the k16 rows from warp_k * rows_per_warp up to (warp_k + 1)
-* rows_per_warp, ``warp_k = w // warps_n``: warps of equal warp_n add up in the epilogue. One lane
-of the producer warp walks through the same steps, ahead of the others (``load``).
+* rows_per_warp, with ``warp_k = w // warps_n`` and rows_per_warp = stage_k / 16 / warps_k: warps of
+equal warp_n add up in the epilogue. One lane of the producer warp walks through the same steps,
+ahead of the others (``load``).
 
 **Shared memory** (sizes, index shapes, an example in bytes, why no bank conflicts: ``shared``).
 Lanes are 4g + t, g from 0 to 7, t from 0 to 3:
@@ -79,35 +83,38 @@ already fills the ring for the next tile during the epilogue.
 **What is in flight, and what guards a stage.** Copies to up to ``stages`` stages. A stage has two
 mbarriers, *full* and *empty*; both sides walk round the ring by themselves (``language.pipeline``).
 
-- Before it reads a stage, each lane of a consumer warp waits for its full mbarrier. That completes
-  when the producer has arrived and all bytes that it announced have landed, x included. The next
-  phase of that mbarrier cannot complete before this warp has released the stage, so a slow lane
+- Before it reads a stage, each lane of a consumer warp waits for a phase of its full mbarrier. That
+  phase completes when the producer has arrived and all bytes that it announced have landed, x
+  included. The next one cannot complete before this warp has released the stage, so a slow lane
   cannot miss this one; it passes later, and the ``.sync`` instructions that follow wait for it.
 - When all its lanes have read what they need, a consumer warp *releases* the stage: a barrier of
-  the warp, then one lane arrives at the empty mbarrier. Released means read, not used: the products
-  of the last words that were fetched come after that, except with float16 zero points and batch >
-  16 (``multiply.late_turns``) and in a last stage that k does not fill (``multiply.tail``).
-- Before it overwrites a stage, the producer waits for its empty mbarrier, which completes when
-  every consumer warp has arrived. In the first round of the ring it does not wait.
+  the warp, then one lane arrives at the empty mbarrier. Released means read, not used: in the
+  source the products of the last words fetched come after that, except with float16 zero points
+  and batch > 16 (``multiply.late_turns``) and in a last step that k does not fill (``tail``).
+- Before it overwrites a stage, the producer waits for its empty mbarrier, which completes a phase
+  when every consumer warp has arrived. In the first round of the ring it does not wait.
 
-Consumer warps do not wait for each other, so they may be in different stages. The producer does not
-stop at the end of a tile either. Arrivals release and waits acquire, the default of the PTX
-instructions. The compiler keeps the order as well: whatever touches memory, ``ld.shared`` and
-``ldmatrix`` included, is volatile and clobbers memory; arithmetic, ``mma`` and shuffles may move.
-Between the reads of a stage and the bulk copy that overwrites it is no ``fence.proxy.async``: loads
-have returned before the arrival, the copy is issued after the wait (``multiply.done_with_stage``).
+Within a tile consumer warps do not wait for each other, so they may be in different stages. At its
+end those of equal warp_n do, twice (``output.share_out``); those of different warp_n do not, and
+may be in different tiles. The producer does not stop at the end of a tile. Arrivals release and
+waits acquire, the default of the PTX instructions, so the assembler leaves all reads of a stage
+between its wait and its release. So does the compiler: what touches memory, ``ld.shared`` and
+``ldmatrix`` included, is volatile and clobbers memory. Between wait and release loads, arithmetic
+and ``mma`` may move (``multiply`` says how they do). Between the reads of a stage and the bulk copy
+that overwrites it is no ``fence.proxy.async``: loads have returned before the arrival, the copy is
+issued after the wait (``multiply.done_with_stage``).
 
 **Stage counts.** 2 or more: with one the kernel would be correct, but copy nothing while it
 multiplies. At most what ``shared_limit`` has room for: with the default sizes 5, as two blocks
 should fit on an SM (11 with resident=1). Any number: only the ring's length, ``exchange_at``,
-``barriers_at`` and how far the producer begins ahead depend on it, no sum and no branch.
+``barriers_at`` and how far the producer begins ahead depend on it, no order of sums, no branch.
 
 **A round of the main loop.** A consumer warp waits for a stage, adds its address to the offsets
 that the lane reads at, fetches and multiplies its pairs, promotes groups that end, releases the
-stage (``multiply`` has a table of the order), and goes on to the next. With batch <= 16 the shared
-loads of a pair overlap the products of the pair before; the first pair of a stage is fetched with
-nothing to multiply meanwhile (what that costs was not measured). The producer waits for an empty
-stage, announces bytes, copies k16 rows, scales, zero points and rows of x.
+stage, and goes on to the next. ``multiply`` lists the order, and what overlaps: in short, the
+shared loads of a pair the products of the pair before, but the first pair of a stage is fetched
+with nothing to multiply meanwhile (what that costs was not measured). The producer waits for an
+empty stage, announces bytes, copies k16 rows, scales, zero points and rows of x.
 
 **Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3, a
 16-column block each. Nibble p of word j, p = 0 being the lowest bits, is W[k, n] at k = 2t + p // 4
@@ -119,15 +126,13 @@ but of which bits it makes them depends on ``dtype`` (``fp4``). B fragments are 
 lie, by ``ldmatrix``.
 
 **Where scales are applied.** In Marlin's order the scale of column n of 64 stands at ``8 (n % 8) +
-n // 8``, so a lane has its eight columns' in 16 bytes; float16 zero points likewise. Packed zero
-points of 64 columns: nibble p of word g is column 16 (p % 4) + 8 (p // 4) + g; byte p of word 2g +
-h is column 32 h + 16 (p % 2) + 8 (p // 2) + g. Group scales multiply accumulators: a group's
-products add up in fp32 accumulators of their own, from codes that are exact, and are *promoted*,
-added times the scale to those of the tile, at the end of the group or of the warp's part of the
-stage (``promote``, with float16 zero points). Integer zero points are subtracted from codes
-(``zero_points``). Per-column scales multiply the result in the epilogue, read from global memory
-(``output``; their order is another). FP4's scales multiply weights (``fp4``), and ``factors`` the
-result.
+n // 8``, so a lane has its eight columns' in 16 bytes; float16 zero points likewise (packed ones:
+``zero_points``). Group scales multiply accumulators: a group's products add up in fp32 accumulators
+of their own, from codes that are exact, and are *promoted*, added times the scale to those of the
+tile, at the end of the group or of the warp's part of the stage (``promote``; it takes float16 zero
+points off, too). Integer zero points are subtracted from codes (``zero_points``). Per-column scales
+multiply the result in the epilogue, read from global memory (``output``; their order is another).
+FP4's scales multiply weights (``fp4``), and ``factors`` the result.
 
 **Reductions, and their order.** A warp adds up its k16 rows in order, in fp32, group by group. The
 first min(4, warps_k) warps of the same columns, the ``owners``, finish some 16-column blocks each:
@@ -142,21 +147,26 @@ blocks: with these the same input gives the same bits.
 block. Factors, then bias, in fp32; one conversion makes a register of two rows, and two 2-byte
 stores write them straight from it: no staging, no shuffle, no vector stores.
 
-**Tails.** Of m always; of k and n with ``ragged=True``, without which k fills whole stages and n
-whole tiles (``choose.check`` refuses others).
+**Tails.** What is not there is not copied, nor stored. (b, scales and zeros have n_packed columns.)
 
-- m: rows of x beyond m are not copied; a lane whose row is missing reads the last one there is, and
-  what comes of that is not stored. m > batch: further tiles.
-- n: a multiple of 8. The last tile is copied as far as n_packed, its warps beyond that only release
-  stages, and nothing is stored from column n on.
-- k: a multiple of 16. The last stage of a tile has fewer k16 rows; the producer copies those that
-  there are, and the warps multiply theirs one at a time (``multiply.tail``).
-- groups: a group size of integers divides k (one of k or more becomes per-column scales). FP4's
-  scales lie in rows for 32 of k, ceil(k / 32) of them: the last one, and with it a block of 32, may
-  have a single k16 row.
+=  =================  =================  ========================================  ================
+.  fits if            copied             multiplied                                stored
+=  =================  =================  ========================================  ================
+m  always             rows below m       all ``batch`` rows: a lane whose row is   rows below m
+                                         missing reads the last one there is
+n  n % columns == 0   columns below      64 columns by each warp whose first one   columns below n
+                      n_packed           is below n_packed; others only release
+k  k % stage_k == 0   k16 rows below k   those, one at a time (``multiply.tail``)
+=  =================  =================  ========================================  ================
 
-``problems.WeightProblem`` refuses other n, k and group sizes, ``DecodeConfig`` sizes that do not go
-together, ``DecodeConfig.grid`` more steps than 32 bits count.
+Rows beyond ``batch`` are further tiles. n that does not fit is a multiple of 8, k of 16, and both
+take ``ragged=True``: without it the kernel has no code for them, and ``choose.check`` refuses them.
+(TMA boxes would fill in zeros instead. They cost 2% at m = 1: experiments/03_tma.)
+
+A group size of integers divides k (one of k or more becomes per-column scales). FP4's scales lie in
+rows for 32 of k, ceil(k / 32) of them: the last row, and with it a scale block of 32, may have a
+single k16 row. ``problems.WeightProblem`` refuses other n, k and group sizes, ``DecodeConfig``
+sizes that do not go together, ``DecodeConfig.grid`` more steps than 32 bits count.
 
 **State of a consumer warp** through the main loop (of the producer: ``load``):
 
@@ -168,12 +178,14 @@ together, ``DecodeConfig.grid`` more steps than 32 bits count.
                    mbarrier that it waits for; runs on from tile to tile
 ``offsets``        where the lane reads in a stage, in bytes from its beginning: per item
 ``columns_exist``  whether the warp's 64 columns lie in n_packed: per item
-``registers``      accumulators and operands (``multiply.Registers``)
+``registers``      accumulators and operands (``multiply.Registers``). Of these only ``acc`` carries
+                   anything from one step to the next; it begins at 0 with each item
 
-**How fast.** On an H200, 4096 x 4096 INT4 weights take 4.6 us at m = 1, 6.9 at m = 16 and 14.7 at
-m = 64, where ``ampere``, the kernel of Marlin's own algorithm, takes 9.8, 10.0 and 16.5: a factor
-of 2.1, 1.45 and 1.12 (experiments/18_ladder). In an earlier form 8192 x 8192 at m = 1 took 13.5 us
-with programmatic dependent launch and 15.3 without (experiments/02_hopper).
+**How fast.** What a launch adds to a row of launches, weights not in L2, INT4, on an H200, whose
+memory gave 4.4 TB/s to a sum. k x n = 8192 x 57344 takes 59 us at m = 1, 4.1 TB/s; 4096 x 4096
+takes 4.6 us at m = 1 (1.9 TB/s, 64 blocks with ``whole``), 6.9 at m = 16, 14.7 at m = 64, where
+``ampere``, the kernel of Marlin's own algorithm, takes 9.8, 10.0, 16.5 (experiments/02_hopper,
+18_ladder). An earlier form took 13.5 us for 8192 x 8192 at m = 1, 15.3 without dependent launch.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -230,20 +242,8 @@ def make(lang, config):
                 output.write_result(epilogue.c, own, tile, thread, sizes)
 
     @lang.device
-    def divided_early(item):
-        """The item itself, but its n_tile goes through a shuffle, so that the division that yields
-        it is done here, while the first copies are on their way. Otherwise the assembler moves the
-        division to the first use, in the epilogue: 1% of a launch of 4.5 us. It does not move
-        shuffles. (x_rows, from another division, is used early anyway.) All lanes of a warp."""
-        tile = item.tile
-        n_tile = ptx.shfl_sync_idx(tile.n_tile, 0)
-        return schedule.WorkItem(
-            schedule.Tile(n_tile, tile.row_first, tile.x_rows), item.first_k_step, item.steps
-        )
-
-    @lang.device
     def consume(epilogue, shared, stripe, thread, sizes):
-        """A consumer warp: the main loop over the stages of each item of the stripe, and the
+        """A consumer warp: the main loop over the steps of each item of the stripe, and the
         epilogue of the item."""
         acc = cuda.local.array(cfg.accumulators, float32)
         products = cuda.local.array(multiply.products_length, float32)
@@ -256,18 +256,18 @@ def make(lang, config):
             cuda.local.array(multiply.minus_x_length, float32),
             multiply.reads_upper_first(thread.lane),
         )
-        offsets = cuda.local.array(multiply.pointers_length, uint32)
+        offsets = cuda.local.array(multiply.offsets_length, uint32)
         item_position, place = stripe.begin, ring.consumer_start()
         # The launch before may still use c and the workspace. That it waits as early as this costs
         # nothing: no stage is full before x is in it, which waits for the same.
         ptx.griddepcontrol_wait()
         while item_position < stripe.end:
-            item = divided_early(schedule.item_at(item_position, stripe.end, sizes))
+            item = schedule.divided_early(schedule.item_at(item_position, stripe.end, sizes))
             multiply.stage_offsets(offsets, item.tile.x_rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
-            first_column = (item.tile.n_tile * cfg.warps_n + thread.warp_n) * COLUMNS
-            columns_exist = not cfg.ragged or first_column < sizes.n_packed
+            warp_column = (item.tile.n_tile * cfg.warps_n + thread.warp_n) * COLUMNS
+            columns_exist = not cfg.ragged or warp_column < sizes.n_packed
             k_step = item.first_k_step
             end_k_step = k_step + item.steps
             while k_step < end_k_step:

@@ -17,9 +17,9 @@ The state of the producer's loop, ``produce``:
               empty mbarrier, as nobody has used their stages
 
 One lane issues all copies, since a bulk copy takes its operands from uniform registers: with one
-elected lane the assembler keeps addresses there, five instructions per copy. With lane i copying
-row i it made a loop over the lanes, a dozen instructions each. Copies of x by 16-byte cp.async of
-all lanes, and by all warps for the first stages, measured the same.
+elected lane the assembler keeps addresses there, five instructions per copy. Where lane i was to
+copy row i, it made a loop over the lanes, a dozen instructions per lane and copy. Copies of x by
+16-byte cp.async of all lanes, and by all warps for the first stages, measured the same.
 
 Where a copy begins is counted in elements of some size (``first``, its unit said at each), and then
 multiplied by their bytes, all in 64 bits: an offset into b may not fit in 32.

@@ -21,26 +21,41 @@ says what a stage, a pair, a group and a 16-column block are. A function of this
 
 A *slot* is the registers of a k16 row. With ``batch`` up to 16 a warp has four slots, that is two
 buffers of a pair: ``buffer`` 0 or 1 is slots 2 buffer and 2 buffer + 1, and ``of_pair`` 0 or 1 says
-which row of the pair. Above 16 there is a single slot. In which order a warp does things in a full
-stage, a pair after the other:
+which row of the pair. Above 16 there is a single slot.
 
-===================  ==============================================================================
-batch <= 16          Before all: fetch pair 0 to buffer 0. Then, for each pair: fetch the zero
-``double_buffered``  points or scales that it needs; fetch the next pair to the other buffer, or,
-                     if it is the last, release the stage; multiply its two k16 rows; promote if a
-                     group ends. So shared loads of a pair overlap the products of the one before.
-batch > 16           For each pair: fetch zero points, scales and its first k16 row; multiply that;
-``in_turns``         fetch its second row; if the pair is the last, release the stage; multiply that
-                     row; promote if a group ends. Nothing overlaps within a warp.
-the same, float16    For each pair: fetch and multiply both rows in turn, then fetch the group's
-zero points          scales and zero points if it ends one, release the stage if this was the last
-``late_turns``       pair, promote.
-===================  ==============================================================================
+**From one step to the next** only ``acc`` carries a value (``upper_first`` never changes). Of all
+other registers a step writes first what it reads: its first pair always begins a group, or a
+further part of one.
 
-Overlap ends with a stage: the warp waits for the stage's first pair with nothing to multiply, and
-only other warps' work can hide that. With rows_per_warp = 2 there is but that pair. In the last
-stage of a tile, if k does not fill it, k16 rows come one at a time, and the stage is released after
-all of them (``tail``).
+**What a warp does with a full stage**, in the order of the source. With batch <= 16, four pairs,
+and groups of two (``double_buffered``; "zeros": of a group, integer ones, if there are any;
+"terms": its scales and float16 zero points, if it is promoted)::
+
+    fetch pair 0 to buffer 0
+    fetch zeros 0;  fetch pair 1 to buffer 1;  multiply pair 0, whose first row replaces products
+    fetch terms 0;  fetch pair 2 to buffer 0;  multiply pair 1;  promote group 0
+    fetch zeros 1;  fetch pair 3 to buffer 1;  multiply pair 2, whose first row replaces products
+    fetch terms 1;  release the stage;         multiply pair 3;  promote group 1
+
+FP4's scales come with their pair, and where nothing is promoted rows are added to ``acc``. With
+batch > 16 there is no buffer for the next pair, so the two rows take turns in one slot
+(``in_turns``), two pairs to a group::
+
+    fetch zeros 0;  fetch row 0;  multiply, replacing products;  fetch row 1;  multiply
+    fetch terms 0;  fetch row 2;  multiply;  fetch row 3;  release the stage;  multiply;  promote
+
+and with float16 zero points besides (``late_turns``) terms come after the group's last multiply,
+and the release after the terms. In a last step that k does not fill rows come one at a time, and
+the stage is released after all of them (``tail``).
+
+**What overlaps with what** in a warp is up to the assembler: loads may move among products, as
+neither changes what the other reads. What ptxas 13.5 makes of four configurations (read, not timed)
+has all loads between the stage's wait and its release, and the release before the last products.
+With batch <= 16 it begins with pair 0 and issues the loads of each next pair one by one among the
+products of the pair before. With batch > 16 it too issues loads of a row among products of earlier
+rows, in as many registers as are left, though the source has one slot. The first products of a
+stage wait for its first loads with nothing to overlap, which only other warps' work can hide; with
+rows_per_warp = 2 there is no other pair.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -78,9 +93,9 @@ def multiply_verbs(lang, config, ring):
         if lane == 0:
             ring.release(shared.barriers, place)
 
-    # What a pair is multiplied with. multiply_first, for the first k16 row of a group, replaces
-    # ``products``, unless nothing is promoted: then these are the tile's accumulators, and all
-    # products are added.
+    # What pairs are made of. multiply_first, for the first k16 row of a group, replaces
+    # ``products``, unless nothing is promoted: then these are the tile's accumulators, and it adds
+    # to them as multiply_next does.
     verbs = lang.namespace(
         "verbs",
         fetch=fetch,
@@ -96,7 +111,7 @@ def multiply_verbs(lang, config, ring):
     def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
         """The warp's part of a stage that has landed; then the stage is released. offsets: of what
         the lane reads, in bytes from where a stage begins (``fetch.stage_offsets``); k16_rows: what
-        the matrix has of the stage."""
+        the matrix has of the step."""
         pointers = cuda.local.array(at.length, uint32)
         for i in range(at.length):
             pointers[i] = shared.base + place.stage * cfg.stage_bytes + offsets[i]
@@ -118,7 +133,7 @@ def multiply_verbs(lang, config, ring):
         products_length=config.accumulators if config.promoted else 1,
         zeros_or_scales_length=weights.zeros_or_scales_length,
         minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
-        pointers_length=at.length,
+        offsets_length=at.length,
     )
 
 
@@ -149,7 +164,7 @@ def row_product(lang, config, weights, promotion, replaces):
         for j in range(4):
             w = weights.fragment(registers, slot, j, of_pair)
             for n8 in range(cfg.n8_blocks):
-                o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_block_words * n8 + 2 * slot
+                o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_words_per_n8 * n8 + 2 * slot
                 d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
                 for r in range(4):
                     products[o + r] = d[r]
@@ -163,147 +178,139 @@ def row_product(lang, config, weights, promotion, replaces):
 
 def all_pairs(lang, config, verbs):
     """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
-    full stage, pair by pair, unrolled. It releases the stage after its last read.
+    full stage, pair by pair. It releases the stage after its last read.
 
-    A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
-    next. A loop in a device function could not look up a different function for each number, so
-    each pair is a device function of its own, made here from the last to the first, which calls the
-    next one, ``rest``: all of them are inlined, and no number is left at run time. Two pairs,
-    double buffered, are: fetch pair 0; fetch pair 1, multiply pair 0; release, multiply pair 1."""
+    This is the main loop's inner loop, unrolled here and not by the compiler: a loop that stayed
+    rolled would index registers at run time. Each pair has a device function of its own, in whose
+    body ``begins``, ``ends`` and ``last`` are constants, so that each ``if`` leaves one side."""
     if config.two_pairs:
         pair_verb = double_buffered
     elif config.zeros == "float16":
         pair_verb = late_turns
     else:
         pair_verb = in_turns
-
-    @lang.device
-    def no_more_pairs(registers, pointers, shared, place, lane):
-        pass
-
-    rest = no_more_pairs
-    for number in reversed(range(config.pairs)):
-        rest = pair_verb(lang, config, verbs, number, rest)
-    if not config.two_pairs:
-        return rest
-    first_pair = rest
-
-    @lang.device
-    def from_first_fetch(registers, pointers, shared, place, lane):
-        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
-        first_pair(registers, pointers, shared, place, lane)
-
-    return from_first_fetch
-
-
-def group_verbs(lang, config, verbs, number):
-    """-> namespace: what pair ``number`` of a stage does for its group, besides its products. The
-    first pair of a group fetches integer zero points, and the product of its first row replaces
-    ``products`` if these are promoted; the last pair promotes, with the ``terms`` (promote.Terms:
-    scales, float16 zero points) that it has fetched; terms are 0 where nothing is promoted. A group
-    that spans several stages, or several warps, is promoted part by part: a warp's part of a stage
-    always ends with its last pair."""
-    group, pair_of_group = divmod(number, config.pairs_per_sum)
-    begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_sum
-
-    @lang.device
-    def fetch_zeros(registers, pointers):
-        verbs.fetch.fetch_zeros(registers, pointers, group)
-
-    @lang.device
-    def fetch_terms(pointers):
-        return verbs.promotion.fetch(pointers, group)
-
-    @lang.device
-    def no_zeros(registers, pointers):
-        pass
-
-    @lang.device
-    def no_terms(pointers):
-        return 0
-
-    @lang.device
-    def promote_nothing(registers, terms):
-        pass
-
-    return lang.namespace(
-        "group",
-        fetch_zeros=fetch_zeros if begins else no_zeros,
-        multiply_first_row=verbs.multiply_first if begins else verbs.multiply_next,
-        fetch_terms=fetch_terms if ends else no_terms,
-        promote=verbs.promotion.promote if ends else promote_nothing,
+    every_pair = one_after_other(
+        lang, [pair_verb(lang, config, verbs, number) for number in range(config.pairs)]
     )
-
-
-def double_buffered(lang, config, verbs, number, rest):
-    """-> device function: pair ``number``, which is in registers, while the next one is on its way
-    to them; then ``rest``."""
-    group, buffer = group_verbs(lang, config, verbs, number), number % 2
-    last = number + 1 == config.pairs
+    if not config.two_pairs:
+        return every_pair
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
-        group.fetch_zeros(registers, pointers)
-        terms = group.fetch_terms(pointers)
+    def first_fetch_and_pairs(registers, pointers, shared, place, lane):
+        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
+        every_pair(registers, pointers, shared, place, lane)
+
+    return first_fetch_and_pairs
+
+
+def one_after_other(lang, pairs):
+    """-> device function that calls those of a list in order. (Device functions cannot loop over
+    functions.)"""
+    if len(pairs) == 1:
+        return pairs[0]
+    first, rest = pairs[0], one_after_other(lang, pairs[1:])
+
+    @lang.device
+    def first_and_rest(registers, pointers, shared, place, lane):
+        first(registers, pointers, shared, place, lane)
+        rest(registers, pointers, shared, place, lane)
+
+    return first_and_rest
+
+
+def place_of_pair(config, number):
+    """-> (group, begins, ends, last) of pair ``number`` of a warp's part of a stage. group: number
+    of its group, counted from the first that the warp has of the stage; begins, ends: whether the
+    pair is the first and the last one of its group there; last: of the stage. A group that spans
+    several stages, or several warps, is promoted part by part, as the last pair always ends one."""
+    group, pair_of_group = divmod(number, config.pairs_per_sum)
+    ends = pair_of_group + 1 == config.pairs_per_sum
+    return group, pair_of_group == 0, ends, number + 1 == config.pairs
+
+
+def double_buffered(lang, config, verbs, number):
+    """-> device function: multiplies pair ``number``, which an earlier fetch brought to registers,
+    after the fetch of the next one."""
+    group, begins, ends, last = place_of_pair(config, number)
+    buffer = number % 2
+
+    @lang.device
+    def multiply_pair(registers, pointers, shared, place, lane):
+        if begins:
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         if last:
             verbs.done_with_stage(shared, place, lane)
         else:
             verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
-        group.multiply_first_row(registers, 2 * buffer, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 2 * buffer, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 2 * buffer, of_pair=0)
         verbs.multiply_next(registers, 2 * buffer + 1, of_pair=1)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
-def in_turns(lang, config, verbs, number, rest):
-    """-> device function: pair ``number``, one k16 row fetched and multiplied after the other; then
-    ``rest``. For batch > 16."""
-    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
+def in_turns(lang, config, verbs, number):
+    """-> device function: pair ``number``, one k16 row fetched and multiplied after the other. For
+    batch > 16."""
+    group, begins, ends, last = place_of_pair(config, number)
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
-        group.fetch_zeros(registers, pointers)
-        terms = group.fetch_terms(pointers)
+    def multiply_pair(registers, pointers, shared, place, lane):
+        if begins:
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         verbs.fetch.fetch_pair_scales(registers, pointers, number)
         verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first_row(registers, 0, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 0, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 0, of_pair=0)
         verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         if last:
             verbs.done_with_stage(shared, place, lane)
         verbs.multiply_next(registers, 0, of_pair=1)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
-def late_turns(lang, config, verbs, number, rest):
+def late_turns(lang, config, verbs, number):
     """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
     in while a row multiplies. So they are read last, and the stage is released after that."""
-    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
+    group, begins, ends, last = place_of_pair(config, number)
 
     @lang.device
-    def pair_and_rest(registers, pointers, shared, place, lane):
+    def multiply_pair(registers, pointers, shared, place, lane):
         verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first_row(registers, 0, of_pair=0)
+        if begins:
+            verbs.multiply_first(registers, 0, of_pair=0)
+        else:
+            verbs.multiply_next(registers, 0, of_pair=0)
         verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         verbs.multiply_next(registers, 0, of_pair=1)
-        terms = group.fetch_terms(pointers)
+        if ends:
+            terms = verbs.promotion.fetch_terms(pointers, group)
         if last:
             verbs.done_with_stage(shared, place, lane)
-        group.promote(registers, terms)
-        rest(registers, pointers, shared, place, lane)
+        if ends:
+            verbs.promotion.promote(registers, terms)
 
-    return pair_and_rest
+    return multiply_pair
 
 
-# ---- the last stage of a tile, where k does not fill it ----
+# ---- the last step of a tile, where k does not fill it ----
 
 
 def tail(lang, config, verbs):
-    """-> device function (registers, pointers, k16_rows): a warp's rows of the last stage of a
+    """-> device function (registers, pointers, k16_rows): a warp's rows of the last step of a
     tile, of which the matrix has fewer than a stage holds; some warps have none. They are
     multiplied one by one, each promoted by itself, so that nothing is read that was not copied."""
     cfg = lang.constants(config)
@@ -316,8 +323,9 @@ def tail(lang, config, verbs):
             verbs.fetch.fetch_zeros(registers, pointers, group)
             verbs.fetch.fetch_row(registers, pointers, row)
             verbs.fetch.fetch_row_scales(registers, pointers, row)
+            # replaces ``products``, and adds to ``acc`` where nothing is promoted
             verbs.multiply_first(registers, 0, of_pair=0)
-            verbs.promotion.promote(registers, verbs.promotion.fetch(pointers, group))
+            verbs.promotion.promote(registers, verbs.promotion.fetch_terms(pointers, group))
             row += 1
 
     return multiply_tail

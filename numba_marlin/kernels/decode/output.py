@@ -8,11 +8,11 @@ and the same at column + 8, for lane 4g + t. Such four are a *vector*. ``half``,
 the 16 columns. ``thread``: Thread(warp_n, warp_k, lane, warp).
 
 **Within a block** (``share_out``): warps of the same columns have different parts of k. The first
-``owners`` of them, min(4, warps_k), own ``own_blocks`` 16-column blocks each: warp_k = 0 the first
-ones, and so on. Every warp writes what others own to shared memory; each owner then adds to its own
-accumulators those of the other warps, in the order of warp_k. It keeps the result in ``own``, in
-the order of ``acc``. Warps that own nothing are done. From here on everything happens warp by warp:
-no barrier of the block, no warp waits for another.
+``owners`` of them, min(4, warps_k), own ``own_column_blocks`` 16-column blocks each: warp_k = 0 the
+first ones, and so on. Every warp writes what others own to shared memory; each owner then adds to
+its own accumulators those of the other warps, in the order of warp_k. It keeps the result in
+``own``, in the order of ``acc``. Warps that own nothing are done. From here on everything happens
+warp by warp: no barrier of the block, no warp waits for another.
 
 **Between blocks** (stream-K's fix-up): each block that shares a tile leaves its partial result in
 the workspace, then counts itself in at the tile's lock, an atomic counter. The last one to come
@@ -30,9 +30,9 @@ the bytes.
 
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode.config import COLUMNS
-from numba_marlin.kernels.decode.shared import VECTOR_BYTES
+from numba_marlin.kernels.decode.shared import WARP_VECTOR_BYTES
 
-# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers. If a
+# vectors, of blocks' partial results, that a lane asks for at a time: 48 registers. If a
 # single partial result has more (16, with warps_k = 1 and batch = 32), that one: 64 registers
 LOADS_IN_FLIGHT = 12
 FIRST_BARRIER = 1  # of the named ones, one for each warp_n; 0 is syncthreads
@@ -75,7 +75,8 @@ def output_verbs(lang, config):
                 for v in range(cfg.vectors):
                     o = 4 * (owner * cfg.vectors + v)
                     ptx.st_shared_v4_f32(
-                        address + VECTOR_BYTES * v, (acc[o], acc[o + 1], acc[o + 2], acc[o + 3])
+                        address + WARP_VECTOR_BYTES * v,
+                        (acc[o], acc[o + 1], acc[o + 2], acc[o + 3]),
                     )
             else:
                 for i in range(cfg.own_floats):
@@ -87,7 +88,7 @@ def output_verbs(lang, config):
                     lane_address + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
                 )
                 for v in range(cfg.vectors):
-                    d = ptx.ld_shared_v4_f32(address + VECTOR_BYTES * v)
+                    d = ptx.ld_shared_v4_f32(address + WARP_VECTOR_BYTES * v)
                     for r in range(4):
                         own[4 * v + r] += d[r]
         # Before anybody sends the next tile's accumulators over these
@@ -97,11 +98,11 @@ def output_verbs(lang, config):
 
     @lang.device
     def partial_address(partials, block, is_top, thread):
-        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block shares two tiles at most.
-        Number 0 is its partial result of a tile shared with blocks before it, which its stripe
-        begins in the middle of; number 1 that of a tile shared only with blocks after it, which it
-        has the first step of. So a block is the top block of one shared tile at most, and locks are
-        numbered by the top block: none serves two tiles of a launch."""
+        """[block][is_top: 0 or 1][owner warp][vector][lane][4] floats. A block shares two tiles at
+        most, and has a place for either: 1 if it is the tile's top block (has its first step, so
+        shares it with later blocks only), otherwise 0. It is the top block of one shared tile at
+        most, so locks, numbered by the top block, never serve two tiles of a launch. Only owners
+        come here: warps 0 to warps_n * owners - 1."""
         number = block * 2 + (1 if is_top else 0)
         return (
             partials
@@ -121,7 +122,7 @@ def output_verbs(lang, config):
         for v in range(cfg.vectors):
             if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
                 ptx.st_global_v4_f32(
-                    address + VECTOR_BYTES * v,
+                    address + WARP_VECTOR_BYTES * v,
                     (own[4 * v], own[4 * v + 1], own[4 * v + 2], own[4 * v + 3]),
                 )
 
@@ -162,7 +163,7 @@ def output_verbs(lang, config):
                     for r in range(4):
                         held[o + r] = float32(0)
                     if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
-                        d = ptx.ld_global_v4_f32(address + VECTOR_BYTES * v)
+                        d = ptx.ld_global_v4_f32(address + WARP_VECTOR_BYTES * v)
                         for r in range(4):
                             held[o + r] = d[r]
             for ahead in range(partials_at_once):
@@ -174,13 +175,13 @@ def output_verbs(lang, config):
     # ---- to C ----
 
     @lang.device
-    def first_column(tile, thread):
-        """The column of C that own[0] belongs to; the 16-column blocks of a warp follow each
-        other."""
+    def lane_column(tile, thread):
+        """The column of C that the lane's own[0] belongs to; the 16-column blocks of a warp follow
+        each other."""
         return (
             tile.n_tile * cfg.columns
             + thread.warp_n * COLUMNS
-            + thread.warp_k * (16 * cfg.own_blocks)
+            + thread.warp_k * (16 * cfg.own_column_blocks)
             + thread.lane // 4
         )
 
@@ -188,17 +189,17 @@ def output_verbs(lang, config):
     def scale_columns(own, scales, tile, thread, sizes):
         """Per-column scales. In every 32 columns Marlin puts 2i + {0, 1, 8, 9, 16, 17, 24, 25} side
         by side, i = 0 to 3: column n stands at 8 (n % 8 // 2) + 2 (n // 8) + n % 2. Those of this
-        lane have n % 8 = g, and are one half of a word each, the low one if g is even; g // 2 is
-        ``column_pair``, the i above."""
-        own_column = first_column(tile, thread)
+        lane have n % 8 = g, so i = g // 2, and are one half of a word each, the low one if g is
+        even."""
+        own_column = lane_column(tile, thread)
         odd = thread.lane // 4 % 2
-        column_pair = thread.lane // 8
-        for j in range(cfg.own_blocks):
+        i = thread.lane // 8
+        for j in range(cfg.own_column_blocks):
             for half in range(2):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n_packed:
                     word = ptx.ld_global_b32(
-                        scales + uint64(column // 32 * 16 + column_pair * 4 + column % 32 // 8) * 4
+                        scales + uint64(column // 32 * 16 + i * 4 + column % 32 // 8) * 4
                     )
                     scale = scale_of_low(word >> odd * 16)
                     for n8 in range(cfg.n8_blocks):
@@ -210,8 +211,8 @@ def output_verbs(lang, config):
     def multiply_columns(own, factors, tile, thread, sizes):
         """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side, at 2g
         and 2g + 1."""
-        own_column = first_column(tile, thread)
-        for j in range(cfg.own_blocks):
+        own_column = lane_column(tile, thread)
+        for j in range(cfg.own_column_blocks):
             column = own_column + 16 * j
             if column < sizes.n_packed:
                 factor = ptx.ld_global_v2_f32(
@@ -226,8 +227,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_bias(own, bias, tile, thread, sizes):
-        own_column = first_column(tile, thread)
-        for j in range(cfg.own_blocks):
+        own_column = lane_column(tile, thread)
+        for j in range(cfg.own_column_blocks):
             for half in range(2):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n:
@@ -241,7 +242,7 @@ def output_verbs(lang, config):
     def write_result(c, own, tile, thread, sizes):
         """Two neighbouring rows of C per register, half of it each. Columns from n on and rows
         from x_rows on are not stored."""
-        own_column = first_column(tile, thread)
+        own_column = lane_column(tile, thread)
         for v in range(cfg.vectors):
             row = row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks)
             for half in range(2):

@@ -8,8 +8,8 @@ multiply weights (``fp4``). Then products add up in the tile's accumulators at o
 
 ``promotion_verbs(lang, config, at)`` -> namespace:
 
-``fetch(pointers, group)``          -> Terms(scales, zeros) of a group, for ``promote``; group:
-                                    counted from the warp's first of the stage
+``fetch_terms(pointers, group)``    -> Terms(scales, zeros) of a group, for ``promote``; group:
+                                    counted as for ``fetch.fetch_zeros``
 ``promote(registers, terms)``       adds registers.products to registers.acc
 ``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
                                     zero points multiply; the first one starts them anew. In fact
@@ -30,7 +30,7 @@ columns 16j + g (low half) and 16j + g + 8 (high half). In Marlin's order a scal
 is number 8 (n % 8) + n // 8.
 """
 
-from numba_marlin.kernels.dequantize.expand import pair
+from numba_marlin.kernels.dequantize.expand import pair as twice
 
 
 def promotion_verbs(lang, config, at):
@@ -59,7 +59,7 @@ def promotion_verbs(lang, config, at):
     zero_words = words_of_zeros if config.zeros == "float16" else no_words
 
     @lang.device
-    def fetch(pointers, group):
+    def fetch_terms(pointers, group):
         return Terms(scale_words(pointers, group), zero_words(pointers, group))
 
     @lang.device
@@ -69,7 +69,7 @@ def promotion_verbs(lang, config, at):
 
     return lang.namespace(
         "promotion",
-        fetch=fetch,
+        fetch_terms=fetch_terms,
         promote=promote,
         add_x_first=offset.add_x_first,
         add_x=offset.add_x,
@@ -119,12 +119,12 @@ def offset_verbs(lang, config):
         "bfloat16": ptx.mma_m16n8k16_f32_bf16,
     }[config.dtype]
     low_zero, high_zero = ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high
-    minus_one = pair(-1, config.dtype)
+    minus_one = twice(-1, config.dtype)
 
     @lang.device
-    def add_block(registers, slot, n8, addend):
+    def add_x_of_n8(registers, slot, n8, addend):
         x, minus_x = registers.x, registers.minus_x
-        o = cfg.x_block_words * n8 + 2 * slot
+        o = cfg.x_words_per_n8 * n8 + 2 * slot
         minus_ones = (minus_one, minus_one, minus_one, minus_one)
         d = multiply_accumulate(minus_ones, (x[o], x[o + 1]), addend)
         for r in range(4):
@@ -133,14 +133,14 @@ def offset_verbs(lang, config):
     @lang.device
     def add_x_first(registers, slot):
         for n8 in range(cfg.n8_blocks):
-            add_block(registers, slot, n8, (float32(0), float32(0), float32(0), float32(0)))
+            add_x_of_n8(registers, slot, n8, (float32(0), float32(0), float32(0), float32(0)))
 
     @lang.device
     def add_x(registers, slot):
         minus_x = registers.minus_x
         for n8 in range(cfg.n8_blocks):
             o = 4 * n8
-            add_block(
+            add_x_of_n8(
                 registers, slot, n8, (minus_x[o], minus_x[o + 1], minus_x[o + 2], minus_x[o + 3])
             )
 
@@ -175,7 +175,7 @@ def _no_offset(lang):
 
 def _nothing(lang):
     @lang.device
-    def fetch(pointers, group):
+    def fetch_terms(pointers, group):
         return 0
 
     @lang.device
@@ -186,4 +186,6 @@ def _nothing(lang):
     def add_x(registers, slot):
         pass
 
-    return lang.namespace("promotion", fetch=fetch, promote=promote, add_x_first=add_x, add_x=add_x)
+    return lang.namespace(
+        "promotion", fetch_terms=fetch_terms, promote=promote, add_x_first=add_x, add_x=add_x
+    )

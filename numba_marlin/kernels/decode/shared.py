@@ -37,7 +37,8 @@ barriers 80: 103632 bytes.
   bank once.
 - scales and zero points: lanes 4g to 4g + 3 read the same bytes, those of the eight columns g + 8i,
   which are one broadcast; those of the eight g lie side by side. Bytes of a g: scales and float16
-  zero points 16, packed zero points 4 or 8 (4 or 8 bits), FP4's scales 16 or 8 (blocks of 16, 32).
+  zero points 16, packed zero points 4 or 8 (4 or 8 bits), FP4's scales 16 or 8 (scale blocks of 16,
+  32).
 - the exchange: lane i writes and reads the i-th 16 of 512 contiguous bytes.
 """
 
@@ -50,7 +51,7 @@ SCALE_BYTES = 128  # bytes of the scales of one group for 64 columns
 BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 of k; key: ``group_blocks``
 # bytes of the zero points of one group for 64 columns; of "integer", for each bit of a code
 ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}
-VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
+WARP_VECTOR_BYTES = 512  # a vector, four fp32 accumulators, of each lane of a warp
 X_PADDING = 16  # bytes between rows of x
 # of a stage, in bytes. Copies and ldmatrix want 16; with 128 every stage begins at bank 0.
 ALIGNMENT = 128

@@ -7,7 +7,7 @@ which 8 of those. ``unpack_zeros`` fetches and unpacks a group's integer zero po
 ``block_scales_of_pair`` and ``block_scales_of_row`` are for FP4 and do nothing here.
 
 A lane's share of a k16 row and 64 columns is ``row_words`` words. Those of 16-column block j are
-word j, or, of 8-bit codes, words 2j and 2j + 1. Lane 4g + t holds W[k, n] of the 16 x 64 block
+word j, or, of 8-bit codes, words 2j and 2j + 1. Lane 4g + t holds W[k, n] of these 16 x 64
 
 - as nibble p of word j:     k = 2t + p // 4 + 8 (p % 2),  n = 16j + g + 8 (p // 2 % 2)
 - as byte p of word 2j + h:  k = 2t + p // 2 + 8 (p % 2),  n = 16j + g + 8h
@@ -20,8 +20,8 @@ global memory, b int32 [k/16, n_packed bits/2], that word of k16 row R and 64 co
 
 and there k and n count from 16 R and 64 B. ``expand`` makes registers of two weights, W[k, n] and
 W[k + 1, n]: those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8,
-g + 8) of block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k
-before those of the other: ``fragment`` returns them in that order.
+g + 8) of 16-column block j, those of an 8-bit word for both k and one n. The A fragment has both n
+of one k before those of the other: ``fragment`` returns them in that order.
 
 A lane of 8-bit codes has 32 bytes, two loads of 16. If all lanes loaded their lower half first,
 lanes 0 and 4 would want the same bank. So lanes of odd g begin with their upper half: the 8 lanes

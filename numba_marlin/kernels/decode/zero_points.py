@@ -17,13 +17,18 @@ rows, 4 + 8 + 16 instructions at batch=8 and 8 + 8 + 32 at batch=16, and to unpa
 on top. (Counted, not timed.)
 
 A code is or-ed into the mantissa of 2**e, so e leaves as many bits as that takes: float16's 1024
-takes 8, bfloat16's 128 takes 4. Registers stand in the order in which packed zero points come out
-of their words. 4 bits: nibbles 0, 2, 4 and 6 of the word of g, then 1, 3, 5 and 7, so that of
-column 16j + 8 half + g is register 4 (j % 2) + j // 2 + 2 half. 8 bits: the bytes of word 2g, then
-of word 2g + 1, so it is register 4 (j // 2) + j % 2 + 2 half.
+takes 8, bfloat16's 128 takes 4.
+
+In a stage, and in global memory, a group's zero points of 64 columns are words: with 4 bits one for
+each g, whose nibble p is that of column 16 (p % 4) + 8 (p // 4) + g; with 8 bits two for each g,
+2g + h, whose byte p is that of column 32 h + 16 (p % 2) + 8 (p // 2) + g. Registers stand in the
+order in which zero points come out of these words. 4 bits: nibbles 0, 2, 4 and 6 of the word of g,
+then 1, 3, 5 and 7, so that of column 16j + 8 half + g is register 4 (j % 2) + j // 2 + 2 half. 8
+bits: the bytes of word 2g, then of word 2g + 1, so it is register 4 (j // 2) + j % 2 + 2 half.
 """
 
-from numba_marlin.kernels.dequantize.expand import EVEN_BYTES, ODD_BYTES, pair
+from numba_marlin.kernels.dequantize.expand import EVEN_BYTES, ODD_BYTES
+from numba_marlin.kernels.dequantize.expand import pair as twice
 from numba_marlin.kernels.dequantize.verbs import AND_OR, HIGH_NIBBLES, LOW_NIBBLES
 
 NIBBLE_OF_BYTES = 0x0F0F0F0F
@@ -49,7 +54,7 @@ def power_verbs(lang, dtype):
         ptx.prmt_b32(selector=TWICE + 0x0101 * byte) for byte in range(4)
     )
     subtract = {"float16": ptx.sub_f16x2, "bfloat16": ptx.sub_bf16x2}[dtype]
-    power, above = pair(POWER[dtype], dtype), UPPER_BYTES[dtype]
+    power, above = twice(POWER[dtype], dtype), UPPER_BYTES[dtype]
 
     @lang.device
     def add_power(zeros, start, word):
@@ -83,7 +88,7 @@ def float16_nibbles(lang):
     ptx = lang.ptx
     powers, column = power_verbs(lang, "float16"), lang.device(nibble_column)
     and_or = ptx.lop3(table=AND_OR)
-    power, sixteenth, from_high = (pair(value, "float16") for value in (1024, 1 / 16, 960))
+    power, sixteenth, from_high = (twice(value, "float16") for value in (1024, 1 / 16, 960))
 
     @lang.device
     def unpack_zeros(zeros, address):
@@ -161,7 +166,7 @@ def bfloat16_bytes(lang):
     low nibble, 8 to 15: 128 + high nibble."""
     ptx = lang.ptx
     powers, column = power_verbs(lang, "bfloat16"), lang.device(byte_column)
-    sixteen = pair(16, "bfloat16")
+    sixteen = twice(16, "bfloat16")
 
     @lang.device
     def unpack_zeros(zeros, address):
