@@ -63,8 +63,9 @@ def block_scaled_matmul(
 
     a, b: A [m, k] and B [n, k] as ``BlockScaled`` of one format (``quantize_blocks`` makes them).
         k must be a multiple of 32, n of 8. Their arrays are NumPy arrays, or all are on one
-        device. On a device, scales must be in 128x4 order with zeros as padding: NaN in the
-        padding becomes NaN in D if k is not a multiple of 64.
+        device. On a device, scales must be in 128x4 order with zeros as padding. Rows have
+        padding along k if k is not a multiple of 64 (NVFP4) or 128 (MXFP4, MXFP8: four blocks
+        of 32); NaN in it becomes NaN in D.
     alpha, beta: real numbers, finite in float32, also after alpha is multiplied by both global
         scales.
     c: C [m, n] of type out_format, which must be float16 or bfloat16. Give c and a beta other than
@@ -73,10 +74,10 @@ def block_scaled_matmul(
     activation: None, "relu", "gelu" (tanh form), "silu" or "gated_silu". For the gated form each 16
         columns of A @ B^T are eight of the gate followed by the eight that it multiplies;
         ``interleave_gated`` puts the rows of B in this order.
-    out_format: "float16", "bfloat16" or "float32" gives an array, of the library and on the device
-        of a.data (NumPy on the host). "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2" gives a
-        ``BlockScaled`` with scales in 128x4 order, quantised in the epilogue by the rules of
-        ``quantizers.operands``. n must then be a multiple of the format's block too (twice the
+    out_format: "float16", "bfloat16" or "float32" gives an array of the same library and on the
+        same device as a.data (NumPy on the host). "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2"
+        gives a ``BlockScaled`` with scales in 128x4 order, quantised in the epilogue by the rules
+        of ``quantizers.operands``. n must then be a multiple of the format's block too (twice the
         block if gated); infinities saturate, and NaN stays NaN in the formats that have it.
     out_global_scale: the global scale of an NVFP4 result; 1 for every other format.
     out_rounding: rounding of the scales of an MX result, "floor" or "ceil".

@@ -1,10 +1,10 @@
 """``numba-marlin bench``: time kernels on this computer's GPU beside cuBLAS, and relate them to the
 GPU's ceilings.
 
-Cold L2, CUDA graphs, contenders in interleaved rounds, medians with quartiles
-(``numba_marlin.bench`` has the method). With ``--out`` every row is written as soon as it is
-measured, and a row that the file already has (same problem, kernel, configuration, device, driver
-and kernel sources) is not measured again.
+It times with a cold L2 and CUDA graphs, runs contenders in interleaved rounds, and reports medians
+with quartiles (``numba_marlin.bench`` describes the method). With ``--out`` every row is written as
+soon as it is measured, and a row that the file already has (same problem, kernel, configuration,
+device, driver and kernel sources) is not measured again.
 """
 
 from __future__ import annotations

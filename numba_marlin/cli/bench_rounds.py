@@ -7,7 +7,7 @@ from functools import partial
 
 
 def timed(args, report, bench, recorder, work):
-    """(rows, including those that the file already had; what could not be measured)."""
+    """Return (rows, including those that the file already had; what could not be measured)."""
     from numba_marlin.cli.bench_view import progress
 
     known = [
@@ -42,8 +42,8 @@ def _ceilings(args, report, bench) -> None:
 
 
 def _attempt(failures, problem, measure):
-    """The rows of ``measure()``; none, and a line in ``failures``, if the problem does not fit the
-    device or a kernel is wrong."""
+    """Return the rows of ``measure()``. If the problem does not fit the device or a kernel is
+    wrong, there are none, and ``failures`` gets a line."""
     from numba_marlin.bench.measure import WrongResult
     from numba_marlin.bench.timing import torch_on_gpu
     from numba_marlin.errors import CapabilityMissing
@@ -65,7 +65,8 @@ def _attempt(failures, problem, measure):
 
 
 def tuned(args, report, bench, recorder, work):
-    """(rows of everything that was timed; what could not be measured); reports the winners."""
+    """Report the winners and return (rows of everything that was timed; what could not be
+    measured)."""
     from numba_marlin.bench.tune import tune
     from numba_marlin.cli.bench_view import progress
 

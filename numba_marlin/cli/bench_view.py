@@ -37,7 +37,7 @@ def print_table(
 def fitting(
     headers: list[str], lines: list[list[str]], width: int, dispensable: tuple[str, ...]
 ) -> tuple[list[str], list[list[str]]]:
-    """Drop as many ``dispensable`` columns as necessary to fit ``width``."""
+    """Drop as many ``dispensable`` columns as needed to fit ``width``."""
     for name in dispensable:
         if _width(headers, lines) <= width:
             break
@@ -48,7 +48,7 @@ def fitting(
 
 
 def _width(headers: list[str], lines: list[list[str]]) -> int:
-    """With two blanks between columns and one on each side."""
+    """The width of the table, with two blanks between columns and one on each side."""
     return 2 * len(headers) + 1 + sum(max(map(len, column)) for column in zip(headers, *lines))
 
 
@@ -57,7 +57,7 @@ def sizes(row: dict) -> str:
 
 
 def kinds(row: dict) -> str:
-    """How the problem differs from fp16 x INT4 in groups of 128."""
+    """Describe how the problem differs from fp16 x INT4 in groups of 128."""
     parts = [] if row["group_size"] == 128 else [f"g{row['group_size']}"]
     parts += [] if row.get("dtype", "float16") == "float16" else ["bf16"]
     parts += [] if row.get("bits", 4) == 4 else [f"{row['bits']} bit"]
@@ -71,8 +71,8 @@ def microseconds(us: float) -> str:
 
 
 def rows_table(rows: list[dict]) -> None:
-    """One line per row; the heuristics' choice is plain, what stands beside it to compare is
-    dim."""
+    """Print one line per row: the heuristics' choice in plain text, what it is compared with
+    dimmed."""
     with_kinds = any(kinds(row) for row in rows)
     headers = [
         "k x n",
@@ -135,8 +135,8 @@ def counted_table(rows: list[dict]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str, total: int):
-    """-> a function to call with the name of each step before it starts: a bar on a terminal, a
-    plain line per step elsewhere."""
+    """Return a function to call with the name of each step before it starts. It shows a bar on a
+    terminal, and a plain line per step elsewhere."""
     if not sys.stderr.isatty():
         done = 0
 

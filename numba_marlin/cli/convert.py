@@ -123,8 +123,8 @@ def _execute(args, report) -> bool:
 
 @contextlib.contextmanager
 def progress_bar(what: str):
-    """A function (done, total, name) that draws a bar on stderr if it is a terminal; elsewhere one
-    line is printed at the start."""
+    """Return a function of (done, total, name) that draws a bar on stderr if that is a terminal,
+    and otherwise prints one line at the start."""
     if not sys.stderr.isatty():
         print(f"{what} ...", file=sys.stderr, flush=True)
         yield None

@@ -1,5 +1,5 @@
-"""``numba-marlin info``: the capabilities of this computer, probed now. Something missing has a row
-that says so."""
+"""``numba-marlin info``: the capabilities of this computer, probed now. Whatever is missing has a
+row that says so."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _tool(name: str, without: str) -> dict:
 
 
 def _gpus() -> list[dict]:
-    """The driver, then one row per device, or one with the reason why there is none."""
+    """A row for the driver, then one per device, or one with the reason why there is none."""
     from numba_marlin.execution import driver
 
     probe = driver.probe()
@@ -155,7 +155,7 @@ def _gpus() -> list[dict]:
 
 
 def _witness() -> dict:
-    """The results that experiment 05 recorded on a GPU for the instructions of ptx/."""
+    """A row for the results that experiment 05 recorded on a GPU for the instructions of ptx/."""
     from numba_marlin.data import measured
 
     rows = measured("witness")

@@ -118,7 +118,7 @@ def described(layer, source) -> dict:
 
 
 def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[str]:
-    """Errors in values, and what would be lost in format ``target``."""
+    """Return the errors in values, and what would be lost in format ``target``."""
     problems, done, total = [], 0, sum(row["bytes"] for row in rows)
     with progress_bar("reading") as progress:
         for row in rows:

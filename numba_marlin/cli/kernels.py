@@ -10,8 +10,8 @@ OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 
 
 class Names:
-    """Choices for an argument: the names of the kernels for some kinds of problems
-    (``problems.KINDS``; none: all)."""
+    """The valid values of an argument: the names of the kernels for some kinds of problems
+    (``problems.KINDS``), or for all if none are given."""
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
@@ -34,8 +34,8 @@ def shown_first() -> str:
 
 
 def shown_for(problem) -> str:
-    """The default kernel, or the next one of the ladder that takes ``problem``; ValueError with the
-    reasons if none does."""
+    """Return the default kernel, or the next one of the ladder that takes ``problem``. Raises
+    ValueError with the reasons if none does."""
     from numba_marlin.heuristics import check_takes
     from numba_marlin.kernels import registry
 
@@ -49,7 +49,7 @@ def shown_for(problem) -> str:
 
 
 def multiplies_operands(kernel: str | None) -> bool:
-    """Whether it is a kernel for two block-scaled operands."""
+    """Whether the kernel multiplies two block-scaled operands."""
     from numba_marlin.kernels import registry
     from numba_marlin.problems import OPERANDS
 
@@ -57,8 +57,8 @@ def multiplies_operands(kernel: str | None) -> bool:
 
 
 def device_for(name: str | None, kernel: str | None):
-    """The device called ``name``; None: the one to look at ``kernel`` on, an H200 or, if it cannot
-    run that, the fastest of the table that can. ValueError for one that lacks the kernel's
+    """Return the device called ``name``; for None an H200, or, if that cannot run ``kernel``, the
+    fastest device of the table that can. Raises ValueError for a device that lacks the kernel's
     instructions."""
     from numba_marlin import heuristics
     from numba_marlin.hardware import devices

@@ -1,5 +1,5 @@
-"""``numba-marlin machine``: runs PTX from any source (nvcc, NVRTC, Triton, by hand) on the PTX
-machine. ``entries`` lists its kernels, ``run`` runs one.
+"""``numba-marlin machine``: runs PTX from any source (nvcc, NVRTC, Triton, a text editor) on the
+PTX machine. ``entries`` lists its kernels, ``run`` runs one.
 
 Exit codes: 1 for a hazard (a race with a copy, an uninitialised read, an address out of bounds
 ...), 2 for text that is not PTX, 3 for an instruction that the machine does not implement.
@@ -176,7 +176,8 @@ def three(name: str, text: str) -> tuple[int, ...]:
 
 
 def fitting(kernel, arguments):
-    """(parameter, argument) pairs; ValueError unless their numbers and sizes agree."""
+    """Return (parameter, argument) pairs. Raises ValueError unless their numbers and sizes
+    agree."""
     wanted = ", ".join(f".{each.type} of {each.size} bytes" for each in kernel.parameters) or "none"
     if len(arguments) != len(kernel.parameters):
         raise ValueError(
@@ -196,7 +197,7 @@ def fitting(kernel, arguments):
 
 
 def given(machine, parameter, argument) -> bytes:
-    """The bytes that the kernel gets for ``parameter``; arrays are mapped."""
+    """Return the bytes that the kernel gets for ``parameter``; arrays are mapped."""
     if argument.data is not None:
         return argument.data
     address = machine.memory.buffer(
@@ -213,7 +214,7 @@ def given(machine, parameter, argument) -> bytes:
 
 
 def output(argument, report) -> dict:
-    """One output as plain data; a row for people."""
+    """Return one output as plain data, and report a row for people."""
     array = argument.array
     shape = "x".join(map(str, array.shape))
     data = {"name": argument.name, "dtype": str(array.dtype), "shape": list(array.shape)}

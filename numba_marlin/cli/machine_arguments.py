@@ -1,8 +1,8 @@
-"""Arguments of a kernel as they are spelled on a command line. ``cli.machine.SYNTAX`` says how;
-ValueError says what is wrong with one.
+"""Arguments of a kernel as they are written on a command line, in the syntax of
+``cli.machine.SYNTAX``. A ValueError says what is wrong with one.
 
-An ``Argument`` is what the kernel is given, as bytes: a scalar's, a structure's, a tensor map's, or
-the address of ``array``.
+An ``Argument`` holds the bytes that the kernel is given: those of a scalar, a structure, a tensor
+map, or the address of ``array``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LARGEST = 100  # of random integers, exclusive
 
 @dataclass(frozen=True)
 class Argument:
-    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address
-    given. ``source``, ``save``: files it came from and goes to. ``box`` and ``swizzle``: of a
-    tensor map."""
+    """``data``: the bytes that the kernel is given, None if ``array`` is to be mapped and its
+    address given. ``source``, ``save``: the files that it was read from and is written to. ``box``
+    and ``swizzle``: those of a tensor map."""
 
     name: str
     data: bytes | None = None
@@ -43,7 +43,7 @@ class Argument:
 
 
 def parse(text: str, number: int, random: np.random.Generator) -> Argument:
-    """Argument ``number`` of a kernel, from 0."""
+    """Parse argument ``number`` of a kernel, counted from 0."""
     found = _NAME.match(text)
     name, text = (found[1], found[2]) if found else (f"argument{number}", text)
     kind, colon, rest = text.partition(":")
@@ -102,8 +102,8 @@ def _number(kind: str, text: str, number: int) -> bytes:
 
 
 def _loaded(file: Path, number: int) -> np.ndarray:
-    """A copy of the file's array, as a kernel reads it: in native byte order, one row after the
-    other."""
+    """Return a copy of the file's array as a kernel reads it: in native byte order, one row after
+    the other."""
     from numba_marlin.cli.weights import load_array
 
     array = load_array(file, f"argument {number}:")
@@ -149,8 +149,8 @@ def _array(name: str, kind: str, text: str, number: int, random: np.random.Gener
 
 
 def check_files(arguments: list[Argument]) -> None:
-    """ValueError for a result that cannot be saved, or that would take the place of another or of
-    what an argument was read from."""
+    """Raises ValueError for a result that cannot be saved, or that would overwrite another result
+    or a file that an argument was read from."""
     from numba_marlin.cli.pages import check
 
     taken = {each.source.resolve() for each in arguments if each.source is not None}

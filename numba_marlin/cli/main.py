@@ -1,4 +1,4 @@
-"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an
+"""``main(argv) -> exit code``: parse, run the verb, and turn an error into one line and an
 exit code.
 
 With NUMBA_MARLIN_TRACEBACK set in the environment, errors keep their traceback instead.
@@ -162,13 +162,13 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _drop_stdout() -> None:
-    """What could not be written is given up: Python would try and complain once more when it closes
-    stdout."""
+    """Give up what could not be written: Python would otherwise try again, and complain again, when
+    it closes stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error that is no bug of this package; None for one that deserves its
+    """The exit code of an error that is no bug of this package; None for one that should show its
     traceback."""
     from numba_marlin.compiler.errors import MissingCompiler
     from numba_marlin.emulator.errors import MachineError, PtxSyntaxError, UnknownInstruction

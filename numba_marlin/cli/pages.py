@@ -1,5 +1,5 @@
-"""What verbs that show a page (``views``) have in common: its text on the terminal, ``--html``, and
-the page in the JSON object."""
+"""What all verbs that show a page (``views``) share: its text on the terminal, ``--html``, and the
+page in the JSON object."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ def add_view_argument(parser) -> None:
 
 
 def viewed(page, args):
-    """``page`` with the sections of ``--view``; ValueError names those there are."""
+    """Return ``page`` with the sections that ``--view`` chose. A ValueError names the valid
+    ones."""
     return page.only(tuple(args.view.split(","))) if args.view else page
 
 
 def check_page_arguments(args) -> None:
-    """Before any work: whether the files can be written; ValueError if not."""
+    """Check before any work whether the files can be written. Raises ValueError if not."""
     check("--html", args.html, (".html", ".htm"))
     check("--out", args.out, (".json",))
 
 
 @contextmanager
 def shown_from(*paths: str | None):
-    """Inside, what was read from files is shown: an entry that is missing, or of another kind, is a
-    ValueError about them. None: of no file."""
+    """A context in which data read from files are shown: a missing entry, or one of another kind,
+    becomes a ValueError that names the files. None: the data are from no file."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -55,7 +56,7 @@ def shown_from(*paths: str | None):
 
 
 def check(option: str, path: str | None, suffixes: tuple[str, ...]):
-    """``report.check_output`` for any option."""
+    """Apply ``report.check_output`` to any option."""
     from numba_marlin.cli.report import check_output
 
     try:
@@ -65,8 +66,9 @@ def check(option: str, path: str | None, suffixes: tuple[str, ...]):
 
 
 def show(page, args, report, every_step: bool = True, more: str = "") -> None:
-    """Print ``page``, write what was asked for, and put it into ``report.data["page"]``.
-    every_step: also on the terminal; else ``more`` says how to see them."""
+    """Print ``page``, write the files that were asked for, and put the page into
+    ``report.data["page"]``. every_step: print every step of it; otherwise ``more`` says how to see
+    them."""
     from numba_marlin.cli.report import columns, write_atomically
     from numba_marlin.views import html, plain, text
 

@@ -1,10 +1,10 @@
-"""What a verb has to say: rows for people on stdout as they come, or one JSON object at the end;
+"""The output of a verb: rows for people on stdout as they come, or one JSON object at the end, with
 progress on stderr.
 
 With ``--json`` stdout carries that object and nothing else: at least ``schema``
-("numba-marlin/<verb>/<version>") and ``ok``. Progress is a spinner on a terminal, a plain line a
-step elsewhere. Lines fit the terminal (``COLUMNS``, where there is none); colour is for terminals,
-and not with ``NO_COLOR`` or ``TERM=dumb``.
+("numba-marlin/<verb>/<version>") and ``ok``. Progress is a spinner on a terminal, a plain line per
+step elsewhere. Lines fit the width of the terminal (without one, ``COLUMNS``). Colour is only used
+on terminals, and not with ``NO_COLOR`` or ``TERM=dumb``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Report:
         self.data: dict = {}
 
     def row(self, label: str, text: str, style: str = BOLD, width: int = LABEL_WIDTH) -> None:
-        """One labelled line for people; what does not fit, and further lines of ``text``, go on
-        indented under it."""
+        """Print one labelled line for people; what does not fit, and further lines of ``text``,
+        follow indented under it."""
         if not self.as_json:
             indent = " " * (width + 1)
             lines = wrapped(printable(text), columns() - len(indent))
@@ -57,7 +57,7 @@ class Report:
 
     @contextlib.contextmanager
     def step(self, what: str):
-        """Show on stderr that ``what`` is going on."""
+        """Show on stderr that ``what`` is in progress."""
         if not sys.stderr.isatty():
             print(f"{printable(what)} ...", file=sys.stderr, flush=True)
             yield
@@ -83,8 +83,8 @@ def columns() -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The lines of ``text``, long ones broken between words; what follows a bullet stays right of
-    it. Paths are never broken."""
+    """The lines of ``text``, long ones broken between words. The lines of a bullet point stay to
+    the right of its bullet. Paths are never broken."""
     result = []
     for line in text.splitlines() or [""]:
         lead = line[: len(line) - len(line.lstrip(" "))]
@@ -96,8 +96,8 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """What a file says, shown and not obeyed: characters that would steer a terminal, all but tabs
-    and the ends of lines, become their escapes."""
+    """Text of a file that is safe to print: control characters, other than tabs and line ends,
+    become their escapes."""
     return (
         text
         if text.isprintable()
@@ -108,7 +108,7 @@ def printable(text: str) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """``text`` in an ANSI style, if stdout is a terminal that takes it."""
+    """``text`` in an ANSI style, if stdout is a terminal that supports it."""
     if (
         not style
         or not text.strip()
@@ -121,7 +121,7 @@ def styled(text: str, style: str) -> str:
 
 
 def to_json(value: dict) -> str:
-    """JSON without NaN or infinity, which are not JSON: they become null."""
+    """Return JSON in which NaN and infinity are null, because JSON does not have them."""
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 
@@ -136,8 +136,8 @@ def _plain(value):
 
 
 def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
-    """The path of ``--out``, refused before any work is done if it cannot be written; ValueError
-    says why."""
+    """Return the path of ``--out``. It is checked before any work is done: a ValueError says why it
+    cannot be written."""
     if path is None:
         return None
     target = Path(path)
@@ -153,8 +153,8 @@ def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
 
 
 def write_atomically(target: Path, write) -> None:
-    """``write(file)`` fills a new binary file that then takes ``target``'s place at once: never
-    half a file."""
+    """``write(file)`` fills a new binary file, which then atomically replaces ``target``: there is
+    never half a file."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -170,8 +170,8 @@ def write_atomically(target: Path, write) -> None:
 
 
 def also_in_file(path: str | None, report, run) -> bool:
-    """What ``run()`` says, whether all is well; the report's JSON object is then written to
-    ``path`` too, which was looked at before."""
+    """Return what ``run()`` returns, whether all checks passed, and also write the report's JSON
+    object to ``path``, which was checked before."""
     out = check_output(path, (".json",))
     ok = run()
     if out is not None:

@@ -1,5 +1,5 @@
-"""``numba-marlin run``: one matrix all the way: quantised, packed, multiplied by the compiled
-kernel, checked against float64.
+"""``numba-marlin run``: takes one matrix through all steps: it is quantised, packed, multiplied by
+the compiled kernel, and checked against float64.
 
 The activations are always random, so their signs are independent of the weights and the tighter of
 the reference's bounds (``order="random"``) applies. The verdict is elementwise: a single output out
@@ -122,7 +122,7 @@ def execute(args, report) -> bool:
 
 
 def _weights(args, report, plan, problem, w, x):
-    """x times the weight, quantised and packed -> (y, whether it is right)."""
+    """Multiply x by the weight, quantised and packed. Returns (y, whether it is right)."""
     from numba_marlin import api, reference
 
     with report.step(f"quantising {problem.k} x {problem.n} weights"):
@@ -151,7 +151,7 @@ def _weights(args, report, plan, problem, w, x):
 
 
 def _operands(args, report, plan, problem, w, x):
-    """The same with both operands in blocks of small floats."""
+    """The same with two block-scaled operands."""
     import numpy as np
 
     from numba_marlin import api
@@ -307,7 +307,7 @@ def _compile(report, plan, compiler: str) -> None:
 
 
 def _is_cached(compiled, started: float) -> bool:
-    """Whether the kernel lay in the disk cache before ``started``."""
+    """Whether the kernel was in the disk cache before ``started``."""
     from numba_marlin.compiler.cache import cache_directory
 
     directory = cache_directory()

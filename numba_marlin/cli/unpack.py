@@ -1,6 +1,6 @@
-"""``numba-marlin unpack``: packed codes bit by bit, to k, n and value.
+"""``numba-marlin unpack``: shows packed codes bit by bit, with their k, n and value.
 
-Of a layer of a checkpoint, or of a random one in any format.
+The codes are those of a layer of a checkpoint, or of a random layer in any format.
 """
 
 from __future__ import annotations

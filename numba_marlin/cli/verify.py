@@ -1,8 +1,8 @@
 """``numba-marlin verify --hardware``: does this GPU do with the instructions of ptx/ what the PTX
-machine does? Bit for bit, in processes of its own.
+machine does? Results are compared bit for bit; the GPU runs in separate processes.
 
-Exit code 1 if something differs, 3 without a usable GPU. Needs sm_90a: the probes use everything
-that Hopper has.
+Exit code 1 if something differs, 3 without a usable GPU. Needs sm_90a, because the
+probes use all instructions of Hopper.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``numba-marlin watch``: a GPU's state, live: busy or not, memory, clocks, power, temperature,
-tensor cores. Alone, beside a command, or beside products of its own."""
+"""``numba-marlin watch``: a GPU's state, live: utilisation, memory, clocks, power, temperature,
+tensor cores. It watches alone, beside a command, or beside products that it runs itself."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def _execute(args, report) -> bool:
 def _look(
     monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool
 ) -> int:
-    """-> samples taken, of which ``states`` has the last KEPT, or all."""
+    """Sample until the end and return the number of samples, of which ``states`` has the last KEPT,
+    or all."""
     from numba_marlin.profile.pages import device_page
 
     taken = 0
@@ -150,8 +151,8 @@ def _look(
 
 @contextlib.contextmanager
 def screen(report):
-    """-> show(page, state): redraws a terminal, prints a line per sample elsewhere, nothing with
-    --json."""
+    """Return show(page, state). It redraws a terminal, prints a line per sample elsewhere, and
+    shows nothing with --json."""
     from numba_marlin.cli import pages
     from numba_marlin.cli.report import columns
 
@@ -194,7 +195,7 @@ def line_of(state) -> str:
 
 
 class Nothing:
-    """What runs beside the looking: nothing of ours."""
+    """What runs while the device is watched: here nothing that this process started."""
 
     returncode: int | None = None
 
@@ -216,7 +217,7 @@ class Nothing:
 
 
 class Command(Nothing):
-    """A process; the kernels that it loads are those that it notes in a file
+    """A process. The kernels that it loads are those that it lists in a file
     (``launch.KERNEL_LOG``)."""
 
     def __init__(self, arguments: list[str]) -> None:
@@ -268,8 +269,8 @@ class Command(Nothing):
 
 
 def random_weight(random, n: int, k: int):
-    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale per column
-    where those do not fit."""
+    """A random PackedWeight of any size that a layout can hold, in groups of 128, or with one scale
+    per column where groups of 128 do not fit."""
     import numpy as np
 
     from numba_marlin.formats import PackedWeight
@@ -288,7 +289,7 @@ def random_weight(random, n: int, k: int):
 
 
 class Products(Nothing):
-    """One product again and again, in a thread of this process, on random weights."""
+    """One product with random weights, repeated in a thread of this process."""
 
     BURST = 50  # launches between two waits, so that it can be stopped
 

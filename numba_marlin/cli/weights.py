@@ -1,8 +1,8 @@
 """Reading one weight matrix from a file that may be of any origin: ``.npy`` or ``.safetensors``.
 
 ``load(path, tensor, transpose)`` -> ``Weight``: ``values`` float [k, n] and where it came from.
-ValueError, in one line, for a file that is missing, damaged, of another kind, or holds no such
-matrix. Pickles are never loaded. bfloat16 becomes float32.
+Raises ValueError, in one line, for a file that is missing, damaged, of another kind, or holds no
+such matrix. Pickles are never loaded. bfloat16 becomes float32.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def load(
 
 
 def layer(path: str, name: str | None = None, transpose: bool = False):
-    """(weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file or a
-    directory: the layer called ``name``, or that has a tensor of this name, or the only one there
-    is. None where nothing quantised is stored, or ``name`` is the name of something else.
-    ValueError for a choice that does not exist.
+    """Return (weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file
+    or a directory: the layer called ``name``, the one that has a tensor of this name, or the only
+    one. None if nothing quantised is stored, or if ``name`` names something else. Raises ValueError
+    for a choice that does not exist.
     """
     from numba_marlin.checkpoints import CheckpointError, load_checkpoint
 
@@ -99,7 +99,8 @@ def layer(path: str, name: str | None = None, transpose: bool = False):
 
 
 def load_array(file: Path, option: str) -> np.ndarray:
-    """The array of a .npy file, mapped; ValueError names ``option`` and the file."""
+    """Return the array of a .npy file, memory-mapped. A ValueError names ``option`` and the
+    file."""
     if not file.is_file():
         raise ValueError(
             f"{option} {file}: {'is not a regular file' if file.exists() else 'no such file'}"
@@ -155,8 +156,8 @@ def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:
 
 
 def _safetensors_header(file: Path) -> tuple[dict, int]:
-    """(name -> dtype, shape, data_offsets; where the data begin) of a file that safe_open has
-    accepted."""
+    """Return (name -> dtype, shape, data_offsets; where the data begin) of a file that safe_open
+    has accepted."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -2,8 +2,8 @@
 can be saved, opened again, shown (``profile_page``), judged (``rules``) and compared.
 
 ``build(counted, device, observation=None, ...) -> dict``. Without an observation on a GPU,
-times are modelled (``model``). Every group of figures has a ``source``. Times are microseconds, of
-an average warp where they are shares of a launch; counts are of the whole launch
+times are modelled (``model``). Every group of figures has a ``source``. Times are microseconds;
+those that are shares of a launch are of an average warp. Counts are of the whole launch
 (``counted.factor`` times the part that the machine ran).
 """
 
@@ -209,7 +209,7 @@ def reason_of(part: str) -> str:
 
 
 def section_counts(counted: Counted) -> dict:
-    """Section -> warp instructions, tensor operations, shared wavefronts, global bytes: of the
+    """Section -> warp instructions, tensor operations, shared wavefronts and global bytes of the
     whole launch."""
     found: dict[str, dict] = {}
     for row, section in zip(counted.counts.instructions, counted.sections):
@@ -279,7 +279,8 @@ def counts_of(counted: Counted) -> dict:
 
 
 def placement(blocks: int, fits, device: Device, observation) -> dict:
-    """The blocks of each SM. Without a GPU: distributed in turn, as many at once as fit."""
+    """The blocks of each SM. Without a GPU they are assigned round-robin, as many at once as
+    fit."""
     if observation is None:
         rows = [
             {"sm": sm, "blocks": list(range(sm, blocks, device.sms))}
@@ -300,7 +301,7 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
 
 
 def rates(data: dict, least: int) -> dict:
-    """Bytes and operations per second of the launch, and their shares of the ceilings; None where
+    """Bytes and operations per second of the launch, and their shares of the ceilings; None if
     there is no ceiling."""
     problem, seconds, ceilings = data["problem"], data["time"]["us"] * 1e-6, data["ceilings"]
     flops = 2 * problem["m"] * problem["n"] * problem["k"]
@@ -333,7 +334,7 @@ def rates(data: dict, least: int) -> dict:
 
 
 def load(path: str | Path) -> dict:
-    """A profile that was saved; ValueError for another file."""
+    """Load a saved profile. Raises ValueError for any other file."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -17,10 +17,10 @@ Spans = list[tuple[float, float, str]]
 
 
 def lanes(counted: Counted, observation) -> dict:
-    """Warps of one block over time: of the GPU in us, else of the machine in its warp instructions.
-    Of a warp: ``spans`` to draw (``drawable``), the ``first`` of them as they were recorded, how
-    many there were in all (``count``), and the time of each section (``totals``), of all of
-    them."""
+    """The warps of one block over time: on a GPU in us, on the machine in warp instructions.
+    Each warp has ``spans`` to draw (``drawable``), the ``first`` spans as they were recorded, their
+    number before thinning (``count``), and the time of each section over all of them
+    (``totals``)."""
     recording = counted.recording if observation is None else observation.recordings[-1]
     block = int(recording.block[len(recording.block) // 2]) if observation is not None else 0
     rows = [index for index in range(len(recording.block)) if recording.block[index] == block][
@@ -65,7 +65,7 @@ def lanes(counted: Counted, observation) -> dict:
 
 
 def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:
-    """Neighbours of one section are one span."""
+    """The spans, with neighbours of the same section joined."""
     found: Spans = []
     for start, end, name in spans:
         if found and found[-1][2] == name and found[-1][1] >= start:
@@ -75,9 +75,9 @@ def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:
 
 
 def drawable(spans: Spans, most: int = SPANS) -> Spans:
-    """The spans, if they are ``most`` at most. Else as many equal steps of time, each with a
-    section that occurs in it: the one that is furthest behind the time that it should have by then,
-    so that what is drawn has every section where it was, and as long in all."""
+    """The spans, if there are at most ``most``. Otherwise ``most`` equal steps of time. Each shows
+    a section that occurs in it: the one whose drawn time is furthest behind its real time so far.
+    So every section is drawn where it was, and its total time is about right."""
     if len(spans) <= most:
         return spans
     begin, step = spans[0][0], (spans[-1][1] - spans[0][0]) / most

@@ -11,7 +11,8 @@ from numba_marlin.views import COUNTED, RECORDED, Bar, Bars, Cell, Facts, Page, 
 
 
 def same(first: Trace, second: Trace) -> bool:
-    """Whether the two runs did the same, instruction for instruction, and left the same bytes."""
+    """Whether the two runs executed the same instructions in the same order and left the same
+    bytes."""
     return (
         first.header == second.header
         and first.arrays.keys() == second.arrays.keys()

@@ -26,7 +26,7 @@ def as_bytes(trace: Trace) -> bytes:
 
 
 def save(trace: Trace, path: str | Path) -> None:
-    """Whole or not at all."""
+    """Write the file completely or not at all."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -37,7 +37,7 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def open_trace(path: str | Path) -> Trace:
-    """ValueError, in one line, for a file that is no trace or of another version."""
+    """Raises ValueError, in one line, for a file that is no trace or of another version."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -1,7 +1,7 @@
 """Registers over time: their values, what was computed from them, and from what.
 
-``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one per lane; a step's
-number is the time.
+``History(trace, warp)`` is that of one warp of the grid. A value is uint32 [32], one number per
+lane; times are step numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TENSOR = ("mma", "wgmma.mma_async", "wmma.mma", "tcgen05.mma")
 @dataclass(frozen=True)
 class Made:
     """One link of a chain: ``register`` was written at ``step`` by the instruction at ``pc``;
-    ``position`` of it among what that writes."""
+    ``position``: its index among the registers that the instruction writes."""
 
     step: int
     pc: int
@@ -53,7 +53,7 @@ class History:
         return int(rows[at]) if at >= 0 else None
 
     def value(self, name: str, before: int) -> np.ndarray | None:
-        """What a register held when step ``before`` began; None if nothing that was recorded had
+        """What a register held when step ``before`` began; None if no recorded instruction had
         written it."""
         row = self.written(name, before)
         return None if row is None else self.trace.write_value[row]
@@ -73,15 +73,16 @@ class History:
         return self.steps[np.isin(self.trace.step_pc[self.steps], pcs)]
 
     def operands(self, step: int) -> list[str]:
-        """The operands of a step's instruction, as the text has them, vectors whole: ["{%r1, %r2}",
-        "%r3", "15"]."""
+        """The operands of a step's instruction, as the text has them, each vector as one operand:
+        ["{%r1, %r2}", "%r3", "15"]."""
         return operands_of(self.trace.instructions[int(self.trace.step_pc[step])]["text"])
 
     def followed(
         self, start: int, register: str, lane: int, limit: int = 96, through_sums: bool = False
     ) -> tuple[list[Made], list[int]]:
-        """What a lane made of a register that ``start`` wrote, up to tensor cores and stores, and
-        up to fp32 sums unless ``through_sums``: (links in order, steps that consumed it there)."""
+        """What a lane computed from a register that ``start`` wrote, up to tensor cores and stores,
+        and up to fp32 sums unless ``through_sums``: (links in order, steps that consumed it
+        there)."""
         trace, tainted = self.trace, {register}
         links: list = []
         ends: list = []
@@ -109,8 +110,9 @@ class History:
         return links, ends
 
     def wait_of(self, product: int) -> int | None:
-        """The wait behind which a wgmma that ``product`` issued has been taken: the first with no
-        more than its number of groups behind that of the product."""
+        """The step of the first wait after which the wgmma of step ``product`` is complete: the
+        first that allows no more pending groups than have been committed after the product's
+        own."""
         trace, committed, group = self.trace, 0, None
         for step in self.steps_with(
             "wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group"
@@ -129,8 +131,8 @@ class History:
         return None
 
     def source(self, register: str, before: int, limit: int = 400) -> tuple[int, str] | None:
-        """(step, register) of a load that a register's value came from, by way of arithmetic and
-        moves: the first found, going back along first operands."""
+        """(step, register) of a load that a register's value came from through arithmetic and
+        moves: the first that a breadth-first search going back finds."""
         queue = [(register, before)]
         seen: set = set()
         while queue and len(seen) < limit:
@@ -150,17 +152,17 @@ class History:
 
 @remembered
 def history_of(trace: Trace, warp: int) -> History:
-    """Made once."""
+    """The warp's ``History``, which is made once."""
     return History(trace, warp)
 
 
 def sums(ins: dict) -> bool:
-    """Whether an instruction adds to something that goes on: an fp32 sum."""
+    """Whether an instruction adds to an fp32 accumulator."""
     return ins["kind"] == "fp32" and ins["root"] in ("fma", "add", "mad")
 
 
 def operands_of(text: str) -> list[str]:
-    """Operands: "lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]",
+    """The operands of "lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]",
     "15"]"""
     body = text.split(None, 2 if text.startswith("@") else 1)[-1].rstrip("; ")
     found, depth, word = [], 0, ""
@@ -175,5 +177,5 @@ def operands_of(text: str) -> list[str]:
 
 
 def vector(operand: str) -> list[str]:
-    """The registers of "{%r1, %r2}", or the one there is."""
+    """The registers of a vector "{%r1, %r2}", or of a single operand."""
     return [each.strip() for each in operand.strip("{}").split(",")]

@@ -7,9 +7,8 @@ earlier have arrived at ``bytes_per_cycle`` (the device's bandwidth, shared by i
 schedulers that issue one instruction per cycle each, or its tensor-core operations at
 ``flops_per_cycle``, whichever is more. With the pipeline, a fill is issued at the start of the
 use during which the run issued it; without it, after the use of the previous stage. The model
-ignores
-caches, bank conflicts and clocks under load: it shows the benefit of overlap, not the time of a
-kernel.
+ignores caches, bank conflicts and clocks under load: it shows the benefit of overlap, not the time
+of a kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CLOCK = 1.7e9  # cycles per second
 
 @dataclass(frozen=True)
 class Use:
-    """One stage, loaded and used up: cycles."""
+    """The times of one use of a stage, in cycles."""
 
     tile: int | None
     issued: float
@@ -39,8 +38,8 @@ class Use:
 
 @dataclass(frozen=True)
 class Work:
-    """What a use takes: bytes to load, warp instructions to issue, tensor-core operations;
-    ``ahead``: the use during which its fill was issued, -1: before any."""
+    """The work of one use: bytes to load, warp instructions to issue, tensor-core operations;
+    ``ahead``: the use during which its fill was issued, -1 if before the first."""
 
     tile: int | None
     nbytes: int
@@ -56,13 +55,13 @@ class Rates:
 
 
 def rates(bandwidth: float, matrix_flops: float, sms: int) -> Rates:
-    """Of one SM."""
+    """The rates of one SM."""
     return Rates(bandwidth / sms / CLOCK, matrix_flops / sms / CLOCK)
 
 
 def works(trace: Trace, block: int) -> list[Work]:
-    """The fills of a block that hold data and were read, in order; instructions of all its warps
-    between the first read of one and the first read of the next."""
+    """One ``Work`` per fill of a block that holds data and was read, in order. Its instructions are
+    those of all warps between the first read of the fill and the first read of the next."""
     used = sorted(
         (fill for fill in fills(trace, block) if fill.read >= 0 and not fill.zeros),
         key=lambda fill: fill.read,
@@ -99,7 +98,7 @@ def works(trace: Trace, block: int) -> list[Work]:
 
 
 def per_pc(trace: Trace) -> list[dict]:
-    """Counts of every instruction, zeros for those that did not run."""
+    """One row of counts per instruction, zeros for those that did not run."""
     nothing = {"tally": {"flops": 0, "executed": 0}}
     known = {row["pc"]: row for row in trace.counts["instructions"]}
     return [known.get(pc, nothing) for pc in range(len(trace.instructions))]

@@ -1,8 +1,8 @@
 """A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process per
 block, a thread per warp, a slice per visit of a verb.
 
-Time is the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from issue
-to landing, bytes in flight a counter, accesses to locks instants.
+Times are the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from
+issue to landing, bytes in flight are a counter, and accesses to locks are instant events.
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (the trace event
 format)
 """
@@ -19,7 +19,7 @@ from numba_marlin.trace.traffic import copies
 
 
 def events(trace: Trace) -> dict:
-    """Plain data for JSON."""
+    """The events as plain data for JSON."""
     found: list[dict] = []
     for block in range(trace.blocks):
         found.append(
@@ -55,7 +55,8 @@ def events(trace: Trace) -> dict:
 
 
 def visits(trace: Trace, block: int, warp: int) -> list[dict]:
-    """Unbroken stretches of one verb; a warp that waits has none."""
+    """The stretches of time in which a warp ran one verb without a break; waiting belongs to
+    none."""
     steps = trace.steps_of(block * trace.warps + warp)
     if not len(steps):
         return []
@@ -81,7 +82,7 @@ def visits(trace: Trace, block: int, warp: int) -> list[dict]:
 
 
 def flights(trace: Trace, block: int) -> list[dict]:
-    """Copies that one instruction issued and that landed together, as one arc; and a counter of
+    """One arc for the copies that one instruction issued and that landed together; and a counter of
     bytes in flight."""
     groups: dict[tuple, list] = {}
     for copy in copies(trace, block):

@@ -35,7 +35,8 @@ def lop3(a: int, b: int, c: int, table: int) -> int:
 
 
 def prmt(a: int, b: int, selector: int) -> int:
-    """Bytes of b:a; bit 3 of a selector, which copies the sign, is not used by dequantisation."""
+    """Selects bytes of b:a. Bit 3 of a selector, which copies the sign, is ignored: dequantisation
+    does not use it."""
     both = (b & WORD) << 32 | a & WORD
     return sum((both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4))
 
@@ -56,7 +57,7 @@ BITWISE: dict[str, Callable[..., int]] = {
 
 
 def evaluate(root: str, values: list[int]) -> int | None:
-    """What a bitwise instruction makes of its operands; None if it is none."""
+    """The result of a bitwise instruction for these operands; None for any other instruction."""
     function = BITWISE.get(root)
     if function is None or any(value is None for value in values):
         return None
@@ -69,10 +70,10 @@ def evaluate(root: str, values: list[int]) -> int | None:
 def altered_results(
     ins: dict, values: list[int | None], altered: list[list[int] | None], result: int
 ) -> list[int]:
-    """What an instruction makes of other words. values: its operands, as numbers; altered: for each
-    operand what it would be for each of the other words, None for one that has nothing of the word;
-    result: the recorded one. Of arithmetic on halves only which halves change is known: all of
-    their bits do.
+    """The results of an instruction for each of the altered words. values: its operands, as
+    numbers; altered: for each operand its value for each of the altered words, None for an operand
+    that does not depend on the word; result: the recorded result. For arithmetic on halves, only
+    which halves change is known: all of their bits are flipped.
     """
     count = len(next(each for each in altered if each is not None))
     signed = ins["root"] == "shr" and ".s32" in ins["text"]
@@ -103,9 +104,9 @@ def altered_results(
 
 
 def codes_of_bits(value: int, altered: list[int], bits: int) -> list[int]:
-    """Codes (bit c set: code c takes part) that each of 32 bits of a value comes from, least
-    significant first. altered: the value for each of the 32 words that differ from the recorded one
-    in one bit of one code of ``bits`` bits."""
+    """The codes that each of the 32 bits of a value comes from (bit c set: code c contributes),
+    least significant bit first. altered: the value for each of the 32 words that differ from the
+    recorded one in one bit of one code of ``bits`` bits."""
     found = [0] * 32
     for position, other in enumerate(altered):
         for bit in range(32):

@@ -13,7 +13,7 @@ machine's time. Warps are numbered over the whole grid.
 
 - step_pc, step_set int32 [steps]
 - set_start int64 [sets + 1], set_warp int32, set_mask uint32 [members]: the warps and lanes of a
-set
+  set
 - access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (per lane),
   access_warp [N]; access_address int64 [N, 32], -1 for inactive lanes
 - bulk_step, bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies,
@@ -61,8 +61,8 @@ SPACES = ("global", "shared", "local", "generic", "shared::cluster")
 
 
 def remembered(function: Callable) -> Callable:
-    """``function(trace, *arguments)``, worked out once and kept with the trace, so that it lives as
-    long."""
+    """``function(trace, *arguments)``, computed once and kept with the trace for as long as that
+    lives."""
 
     @functools.wraps(function)
     def call(trace: Trace, *arguments):
@@ -81,7 +81,7 @@ class Trace:
     memo: dict = field(default_factory=dict, repr=False)  # see remembered
 
     def __getattr__(self, name: str):
-        """Arrays by name."""
+        """An array, by its name."""
         try:
             return self.__dict__["arrays"][name]
         except KeyError:
@@ -101,13 +101,13 @@ class Trace:
 
     @property
     def block_scaled(self) -> bool:
-        """Whether both operands are block-scaled matrices, A [m, k] and B [n, k], codes side by
-        side (``formats.block_scaled``), and D the result."""
+        """Whether both operands are block-scaled matrices, A [m, k] and B [n, k] with their codes
+        side by side (``formats.block_scaled``), and the result is D."""
         return self.about.get("kind") == "operands"
 
     @property
     def result_name(self) -> str:
-        """Of the buffer with the result."""
+        """The name of the buffer with the result."""
         return "d" if self.block_scaled else "c"
 
     @property
@@ -116,7 +116,7 @@ class Trace:
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps per block."""
         x, y, z = self.header["launch"]["block"]
         return -(-x * y * z // 32)
 
@@ -143,7 +143,7 @@ class Trace:
         return self.steps_and_lanes(warp)[0]
 
     def steps_and_lanes(self, warp: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and the mask of its lanes at each, uint32."""
+        """The same steps, and the mask of the warp's lanes at each, uint32."""
         masks = np.zeros(len(self.set_start) - 1, np.uint32)
         members = np.flatnonzero(self.set_warp == warp)
         masks[np.searchsorted(self.set_start, members, side="right") - 1] = self.set_mask[members]

@@ -1,8 +1,8 @@
-"""Recording while the machine runs: every step of all blocks, and of some or all of them every
-address and every register that was written.
+"""Recording while the machine runs: every step of all blocks, and every address and every written
+register of some or all of them.
 
 The listeners are the machine's own (``observer``, ``watch``, ``requests``, ``started``, ``after``);
-counts are taken along. The registers of a block of eight warps take a kilobyte per instruction, so
+they also count. The registers of a block of eight warps take a kilobyte per instruction, so
 the number of rows is limited; beyond the limit nothing is recorded, and the header says so.
 """
 
@@ -83,8 +83,8 @@ class Recorder:
         return self.blocks is None or self.block(row) in self.blocks
 
     def who(self, lanes) -> tuple:
-        """(lanes, number of the set, rows of its warps that are recorded) of a bundle's lanes,
-        which the machine uses again and again."""
+        """(lanes, number of the set, rows of its warps that are recorded) of a bundle's lanes. It
+        is cached, because the machine uses the same lanes again and again."""
         known = self.known.get(id(lanes))
         if known is not None and known[0] is lanes:
             return known
@@ -115,7 +115,7 @@ class Recorder:
             self.waited.update((warp, self.now) for warp in mine.tolist() if warp in self.products)
 
     def after(self, ins: Instruction, lanes) -> None:
-        """Behind each instruction: what it has written."""
+        """After each instruction: records what it has written."""
         _, _, mine = self.who(lanes)
         if not len(mine):
             return
@@ -129,8 +129,8 @@ class Recorder:
             self._keep(self.now, targets, mine)
 
     def _landed(self, mine: np.ndarray) -> None:
-        """Warps that go on behind a wait find their accumulators written: the machine writes them
-        there, whatever instruction follows."""
+        """Records the accumulators of warps that go on after a wait: the machine writes them there,
+        whatever instruction follows."""
         for warp in [warp for warp in mine.tolist() if warp in self.waited]:
             self._keep(self.waited.pop(warp), list(self.products[warp].items()), np.array([warp]))
 
@@ -262,7 +262,7 @@ class Recorder:
     # ---- all of it ----
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What the header of ``record`` says."""
+        """The arrays that the docstring of ``record`` lists."""
         found = {
             "step_pc": np.array(self.step_pc, np.int32),
             "step_set": np.array(self.step_set, np.int32),
@@ -312,7 +312,7 @@ class Recorder:
 def columns(
     prefix: str, names: tuple[str, ...], rows: list[tuple], repeats: list[int] | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows of numbers as one array per column, each row ``repeats`` times."""
+    """One array per column of the rows, each row repeated ``repeats`` times."""
     table = np.array(rows, np.int64).reshape(-1, len(names))
     if repeats is not None:
         table = np.repeat(table, repeats, axis=0)
@@ -323,8 +323,8 @@ def columns(
 
 
 class Names:
-    """Registers by name; those that a scope of inline PTX declares anew get their place behind
-    it."""
+    """Unique names of registers: if a scope of inline PTX declares a name again, width and index
+    are appended to it."""
 
     def __init__(self) -> None:
         self.owner: dict[str, tuple[int, int]] = {}

@@ -1,10 +1,11 @@
 """The roles of warps in a warp-specialised kernel, recognised by the verbs that only one role
-executes. From recorded steps; needs line numbers in the PTX.
+executes. They come from recorded steps, and need line numbers in the PTX.
 
 The kernel declares its roles and their verbs (``kernels.language.about``), and the trace keeps
 them: about["roles"], {role: verbs}. A warp is in a role from the first instruction of one of its
-verbs to the first of another's: what it waits for and computes in between, in verbs that all share,
-is that role's. Verbs in which a warp stands at a ring's barrier: about["ring_waits"].
+verbs to the first of another role's: what it waits for and computes in between, in verbs that all
+share, belongs to that role. about["ring_waits"] has the verbs in which a warp waits at a barrier of
+a ring.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ WAITING = "waits"
 
 
 def roles_of(trace: Trace) -> list[str]:
-    """Of the kernel, in the order in which it declares them; [] for one whose warps are alike."""
+    """The roles of the kernel, in the order in which it declares them; [] if all warps do the
+    same."""
     return list(trace.about.get("roles") or ())
 
 
 @remembered
 def activities(trace: Trace, warp: int) -> tuple[np.ndarray, np.ndarray]:
-    """(number of the role, -1 before the first; whether it stood at a wait) of every step of a warp
+    """(number of the role, -1 before the first; whether it was waiting) of every step of a warp
     of the grid."""
     number = {
         verb: index
@@ -40,7 +42,7 @@ def activities(trace: Trace, warp: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def roles_of_warp(trace: Trace, warp: int) -> list[str]:
-    """Those that a warp of the grid took, in the order of ``roles_of``."""
+    """The roles that a warp of the grid took, in the order of ``roles_of``."""
     names = roles_of(trace)
     return (
         [names[index] for index in np.unique(activities(trace, warp)[0]).tolist() if index >= 0]
@@ -50,7 +52,7 @@ def roles_of_warp(trace: Trace, warp: int) -> list[str]:
 
 
 def warps_of_role(trace: Trace, block: int, role: str) -> list[int]:
-    """Warps of a block, by their number in it."""
+    """The warps of a block that took this role, by their number in the block."""
     return [
         warp
         for warp in range(trace.warps)
@@ -60,7 +62,7 @@ def warps_of_role(trace: Trace, block: int, role: str) -> list[int]:
 
 @remembered
 def multipliers(trace: Trace, block: int) -> list[int]:
-    """Warps of a block that ran a tensor-core instruction, by their number in it."""
+    """Warps of a block that ran a tensor-core instruction, by their number in the block."""
     tensor = np.array([ins["kind"] == "tensor" for ins in trace.instructions])
     return [
         warp

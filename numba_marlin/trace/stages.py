@@ -1,5 +1,5 @@
 """The pipeline of a block: when each stage of shared memory was filled, from where, and when it was
-read. From recorded addresses and the addresses of the stages.
+read, from recorded addresses and the addresses of the stages.
 
 A trace's header has the addresses of the stages: about["stages"], [stage][part] of byte ranges
 [start, stop) in shared memory, empty for a kernel without a ring, which
@@ -102,7 +102,8 @@ def fills(trace: Trace, block: int) -> list[Fill]:
 
 
 def rounds(mine: list[Copy]) -> list[list[Copy]]:
-    """Copies into one stage, cut where a byte is filled anew."""
+    """The copies into one stage, split into fills: a new one begins where a byte is written
+    again."""
     found: list[list[Copy]] = []
     seen: set[int] = set()
     for copy in mine:
@@ -115,8 +116,8 @@ def rounds(mine: list[Copy]) -> list[list[Copy]]:
 
 
 def shared_reads(trace: Trace, block: int) -> list[tuple[int, int]]:
-    """(step, least address) of every read of shared memory by a warp of the block, tensor cores'
-    own included."""
+    """(step, least address) of every read of shared memory by a warp of the block, including those
+    of tensor cores."""
     rows = np.flatnonzero(trace.tile_warp // trace.warps == block)
     return sorted(
         addresses_of(trace, block, READS)

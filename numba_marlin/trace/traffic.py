@@ -1,5 +1,5 @@
 """Traffic of a block: the origin in global memory of bytes in shared memory, and the time of their
-copy. From recorded addresses only."""
+copy, from recorded addresses only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED, GLOBAL = SPACES.index("shared"), SPACES.index("global")
 
 @dataclass(frozen=True)
 class Request:
-    """One instruction of one warp: ``address`` int64 [32], -1 for lanes without."""
+    """One instruction of one warp: ``address`` int64 [32], -1 for lanes without an access."""
 
     step: int
     pc: int
@@ -35,8 +35,8 @@ class Request:
 @dataclass(frozen=True)
 class Copy:
     """An asynchronous copy of one lane, or a row of a bulk copy: ``nbytes`` from global ``source``
-    (-1: zeros) to shared ``target``, issued at ``step`` by ``warp``, ``lane``; landed at ``landed``
-    (-1: never); its 16-byte chunks permuted by a ``swizzle`` of this many bytes.
+    (-1: zeros) to shared ``target``, issued at ``step`` by ``warp`` and ``lane``. It landed at step
+    ``landed`` (-1: never), its 16-byte chunks permuted by a ``swizzle`` of this many bytes.
     """
 
     step: int
@@ -188,8 +188,8 @@ def _places(trace: Trace, block: int) -> np.ndarray:
 
 
 def origin(trace: Trace, block: int, address: int, step: int) -> int | None:
-    """The global address that the byte at a shared address had come from when ``step`` began; None
-    if no copy that was recorded brought it."""
+    """The global address from which the byte at a shared address had come when ``step`` began; None
+    if no recorded copy or store brought it."""
     target, nbytes, landed, issued, source, swizzle = _places(trace, block)
     plain = address * np.ones_like(target)  # where the byte would lie if nothing were swizzled
     for span in np.unique(swizzle[swizzle > 0]).tolist():
@@ -207,7 +207,7 @@ def _stores(trace: Trace, block: int) -> tuple[Request, ...]:
 
 
 def _stored(trace: Trace, block: int, address: int, step: int) -> int | None:
-    """The same where a thread loaded into a register and stored from there."""
+    """The same for bytes that a thread loaded into a register and stored from there."""
     for each in reversed([each for each in _stores(trace, block) if each.step < step]):
         hit = np.flatnonzero(
             each.active & (each.address <= address) & (address < each.address + each.nbytes)
@@ -228,8 +228,8 @@ def _stored(trace: Trace, block: int, address: int, step: int) -> int | None:
 def loaded_from(
     trace: Trace, history: History, step: int, register: str, lane: int, byte: int = 0
 ) -> int | None:
-    """The global address of a byte of a register that a load wrote, through shared memory if it was
-    there."""
+    """The global address of a byte of a register that a load wrote, traced through shared memory if
+    it came from there."""
     ins = trace.instructions[int(trace.step_pc[step])]
     request = next(
         (

@@ -4,7 +4,7 @@ warps began each section, and its SM.
 ``instrument(compiled, capacity) -> Instrumented``. It works on the PTX text, so the kernel's own
 code stays as it is and every kernel can be recorded: at each of ``sections.marks`` lane 0 of a warp
 stores %clock and the section's number in a buffer of its warp; before the first instruction and
-before ``ret`` it stores %globaltimer, %clock64 and %smid. One parameter is added, the last: the
+before ``ret`` it stores %globaltimer, %clock64 and %smid. One parameter is added as the last: the
 address of the buffer, a multiple of ``slot_bytes``. The buffer has ``slot_bytes`` per warp, blocks
 in order, x fastest:
 
@@ -20,7 +20,7 @@ in order, x fastest:
 The kernel must have been compiled with ``line_info``. ``records`` reads the buffer; the PTX machine
 and a GPU fill it in the same way.
 (https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-clock64, -globaltimer,
--smid. %clock is 32 bits wide: 2 s of a GPU.)
+-smid. %clock is 32 bits wide, and overflows after about 2 s on a GPU.)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Instrumented:
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps per block."""
         return -(-self.compiled.threads // 32)
 
     def nbytes(self, blocks: int) -> int:
@@ -61,8 +61,8 @@ class Instrumented:
 def instrument(
     compiled: CompiledKernel, capacity: int = CAPACITY, machine_code: bool = True
 ) -> Instrumented:
-    """ValueError if the capacity does not fill a power of two with the header, or the PTX has no
-    line numbers. machine_code: False for the PTX machine, which needs none."""
+    """Raises ValueError if the capacity and the header do not fill a power of two, or if the PTX
+    has no line numbers. machine_code: False for the PTX machine, which needs none."""
     slot_bytes = HEADER_BYTES + EVENT_BYTES * capacity
     if slot_bytes & (slot_bytes - 1) or capacity < 1:
         raise ValueError(
@@ -80,8 +80,8 @@ def instrument(
 
 
 def rebuilt(compiled: CompiledKernel, ptx: str, machine_code: bool = True) -> CompiledKernel:
-    """``compiled`` from the edited PTX, with the recorder's parameter; without machine code if
-    nothing reads it."""
+    """``compiled`` rebuilt from the edited PTX, with the recorder's parameter; without machine code
+    if nothing needs it."""
     from numba_marlin.compiler.assemble import assemble
 
     cubin, resources = (
@@ -152,8 +152,8 @@ def edited(
 
 
 def block_number(into: str, other: str) -> str:
-    """PTX: the block's number in the grid, x fastest, into one register; another is used on the
-    way."""
+    """PTX that computes the block's number in the grid, x fastest, in one register, and uses
+    another one for intermediate results."""
     return f"""	mov.u32 {into}, %ctaid.z;
 	mov.u32 {other}, %nctaid.y;
 	mul.lo.u32 {into}, {into}, {other};
@@ -167,8 +167,8 @@ def block_number(into: str, other: str) -> str:
 
 
 def _prologue(name: str, warps: int, slot_bytes: int) -> str:
-    """%nmr_at: where in the buffer this lane writes next, NOBODY for lanes that do not; %nmr_now:
-    the section that has begun."""
+    """Set %nmr_at, where in the buffer this lane writes next (NOBODY for lanes that do not write),
+    and %nmr_now, the section that has begun."""
     return f"""
 	.reg .b32 %nmr_at, %nmr_now, %nmr_a, %nmr_b;
 	.reg .b64 %nmr_to, %nmr_t;

@@ -1,18 +1,18 @@
 """Reads the buffer of an instrumented kernel: ``Recording``, the sections of each warp over time in
 nanoseconds.
 
-``read(buffer, instrumented, blocks)`` gives a ``Recording`` of one launch. Clocks of
-SMs run apart from each other and tick at a rate that power decides; ``%globaltimer`` is
-one for all but may be coarse. So the clock of each SM is laid on the timer by a
-straight line through the start and the end of all warps that ran on it (``align``, for the launches
-of one replay together). On the PTX machine both count warp instructions, and "ns" are those.
+``read(buffer, instrumented, blocks)`` gives a ``Recording`` of one launch. The clocks of
+SMs are independent, and their rate varies with power; ``%globaltimer`` is the same for all SMs
+but may be coarse. So each SM's clock is mapped to the timer by a straight line, fitted to the
+starts and ends of all warps that ran on it (``align``, for the launches of one replay together).
+On the PTX machine both count warp instructions, and so "ns" are warp instructions there.
 
-``shares(recordings)`` says where the time between two launches' ends went, on average over warps:
-for every warp the window from the end of the launch before to the end of its own is cut into
-"launch" (nothing of it ran yet), its sections, "unrecorded" (of a warp whose slot was full), and
-"tail" (it had ended, others had not). The parts add up to the window; so their sum is the time a
-launch takes in a row of launches, also where launches overlap: what a warp did before its window
-counts for no warp.
+``shares(recordings)`` says where the time between two launches' ends went, on average over warps.
+Every warp's window is the time from the end of the previous launch to the end of its own. It is
+divided into "launch" (the warp had not started), its sections, "unrecorded" (if its slot was full),
+and "tail" (it had ended, others had not). The parts add up to the window, so their sum is the time
+that a launch takes in a sequence of launches, also if launches overlap: what a warp did before its
+window is not counted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LAUNCH, TAIL, UNRECORDED = "launch", "tail", "unrecorded"
 
 @dataclass(frozen=True, eq=False)
 class Warps:
-    """Of one launch: ``smid``, ``block``, ``warp`` (in the block): int [warps]; start_ns, end_ns:
-    float64 [warps]."""
+    """The warps of one launch. ``smid``, ``block``, ``warp`` (in the block): int [warps]; start_ns,
+    end_ns: float64 [warps]."""
 
     smid: np.ndarray
     block: np.ndarray
@@ -50,8 +50,8 @@ class Warps:
 @dataclass(frozen=True, eq=False)
 class Recording(Warps):
     """One launch, event by event. ``section``: int8 and ``begin_ns``: float64 [warps, events], the
-    first column being the start; -1 and the end's time where there is no event. ``clipped``: warps
-    whose slot was full: the rest of their time has section -1.
+    first column being the start; -1 and the end's time if there is no event. ``clipped``: number of
+    warps whose slot was full; the rest of their time has section -1.
     """
 
     section: np.ndarray
@@ -85,7 +85,8 @@ _HEADER = np.dtype(
 
 
 def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> Raw:
-    """Of uint8 [nbytes], as the recorder left it; ValueError if a warp did not come to its end."""
+    """The ``Raw`` of a buffer, uint8 [nbytes], as the recorder left it. Raises ValueError if a warp
+    did not reach its end."""
     slots = np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)]).reshape(
         blocks * instrumented.warps, instrumented.slot_bytes
     )
@@ -110,14 +111,13 @@ NOTHING = 0xFFFFFFFF
 
 
 def align(raws: list[Raw]) -> list[Recording]:
-    """Recordings of launches that followed each other, on one axis of time whose zero is the first
-    warp's start."""
+    """Recordings of consecutive launches on one time axis, whose zero is the first warp's start."""
     lines = lines_of(raws)
     return [_aligned(each, lines) for each in raws]
 
 
 def lines_of(raws: list[Raw]) -> dict:
-    """SM -> (clock of its first warp's start, ns a tick, ns of that start)."""
+    """SM -> (clock of its first warp's start, ns per tick, ns of that start)."""
     smid = np.concatenate([each.header["smid"] for each in raws])
     origin = min(int(each.header["timer0"].min()) for each in raws)
     lines = {}
@@ -137,7 +137,7 @@ def lines_of(raws: list[Raw]) -> dict:
 
 
 def on_line(header: np.ndarray, lines: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(start, end, ns a tick) of every warp."""
+    """(start, end, ns per tick) of every warp."""
     base, slope, offset = (
         np.array([lines[number][i] for number in header["smid"].tolist()]) for i in range(3)
     )
@@ -174,15 +174,15 @@ def _aligned(each: Raw, lines: dict) -> Recording:
 
 
 def working(recording: Recording) -> np.ndarray:
-    """bool [warps]: those that copied or multiplied anything; if none did, all."""
+    """bool [warps]: the warps that copied or multiplied anything; if none did, all."""
     busy = np.isin(recording.section, [NUMBER["copy"], NUMBER["multiply"]]).any(axis=1)
     return busy if busy.any() else np.ones(len(busy), bool)
 
 
 def shares(recordings: list[Recording], warps=None) -> dict[str, float]:
     """ns of an average working warp by section, "launch" and "tail" included, for launches in the
-    order in which they ran; each but the first has a window. A single recording has its own span
-    for a window. ``warps``: bool [warps of a launch], of whom instead."""
+    order in which they ran. Each but the first has a window; the window of a single recording is
+    its own span. ``warps``: bool [warps of a launch], the warps to average over instead."""
     windows = [(recordings[i - 1].last_ns, recordings[i]) for i in range(1, len(recordings))] or [
         (recordings[0].first_ns, recordings[0])
     ]
@@ -205,14 +205,14 @@ def shares(recordings: list[Recording], warps=None) -> dict[str, float]:
 
 
 def period_ns(recordings: list[Recording]) -> float:
-    """ns from one launch's end to the next one's, on average."""
+    """The average time from one launch's end to the next one's, in ns."""
     if len(recordings) < 2:
         return recordings[0].last_ns - recordings[0].first_ns
     return (recordings[-1].last_ns - recordings[0].last_ns) / (len(recordings) - 1)
 
 
 def active_warps(recording: Recording) -> dict[int, float]:
-    """SM -> its resident warps, on average over the launch."""
+    """SM -> the average number of its resident warps over the launch."""
     span = recording.last_ns - recording.first_ns
     found = np.bincount(recording.smid, recording.end_ns - recording.start_ns)
     return (

@@ -2,14 +2,14 @@
 passes from one section to another.
 
 A section is coarser than a verb (``counts.phases``): the compiler and the assembler mix the
-instructions of neighbouring verbs, so that only what waits, moves data, multiplies or leaves the
-kernel is a mark in time that stays where it is. Which verbs belong to which section the kernel
-declares (``kernels.language.about``); one that it does not name belongs to the verb that called it.
-What waits is told by its opcode.
+instructions of neighbouring verbs, so only instructions that wait, move data, multiply or leave the
+kernel stay in their place and can mark a time. The kernel declares which verbs belong to which
+section (``kernels.language.about``); one that it does not name belongs to the verb that called it.
+An instruction that waits is recognised by its opcode.
 
 ``sections(module, kernel)`` -> per pc, the section that it is counted in. ``marks(module, kernel)``
--> where a recorder must write down that a section begins: the instructions before which control may
-come from another section.
+-> where a recorder must record that a section begins: the instructions that control may reach from
+another section.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba_marlin.kernels.language.about import SHARED_SECTIONS, SHARED_WAITS, A
 
 @dataclass(frozen=True)
 class Section:
-    """``name`` in data, ``title`` for people; ``reason``: what a warp waits for in it, "" where it
+    """``name`` in data, ``title`` for people; ``reason``: what a warp waits for in it, "" if it
     works."""
 
     name: str
@@ -73,16 +73,17 @@ _OF_CLASS = {TENSOR: "multiply", COPY: "copy"}
 
 @dataclass(frozen=True)
 class Verbs:
-    """A kernel's verbs -> the section that their instructions belong to, and the one that a barrier
-    in them is waited at for, where that is not copies or the block's other warps."""
+    """``sections``: a kernel's verbs -> the section that their instructions belong to. ``waits``:
+    verbs -> the section of waiting at a barrier in them, if it is not for copies or for the block's
+    other warps."""
 
     sections: dict[str, str]
     waits: dict[str, str]
 
 
 def verbs_of(kernel: Kernel) -> Verbs:
-    """Those that the kernel declares, found by its entry, and those that all kernels share; these
-    alone for a kernel that no package declares."""
+    """The verbs that the kernel declares, found by its entry name, and those that all kernels
+    share; for a kernel that no package declares, only the latter."""
     return _verbs_of(kernel.name.removeprefix(ENTRY))
 
 
@@ -98,8 +99,8 @@ def _verbs_of(name: str) -> Verbs:
 
 @dataclass(frozen=True)
 class Mark:
-    """Before ``pc`` section ``section`` begins; ``before``: those that may end there, depending on
-    the way that control came."""
+    """``section`` begins before ``pc``; ``before``: the sections that may end there, depending on
+    where control came from."""
 
     pc: int
     section: str
@@ -107,7 +108,7 @@ class Mark:
 
     @property
     def sure(self) -> bool:
-        """Whether it cannot have begun already."""
+        """Whether the section cannot have begun already."""
         return self.section not in self.before
 
 
@@ -129,8 +130,8 @@ def stacks(module: Module, kernel: Kernel) -> list[tuple[str, ...]]:
     lines = {file: sorted(found) for file, found in owners.items()}
 
     def caller(place):
-        """(verb, place of its call) that a line belongs to: a line that nothing was left of belongs
-        to what the last one before it did."""
+        """(verb, place of its call) that a line belongs to. A line without instructions belongs to
+        the same as the last line before it that has some."""
         before = bisect.bisect_right(lines.get(place[0], ()), place[1])
         return owners[place[0]][lines[place[0]][before - 1]] if before else None
 
@@ -169,8 +170,8 @@ def waits(ins: Instruction, stack: tuple[str, ...], verbs: Verbs) -> str | None:
 
 
 def sections(module: Module, kernel: Kernel) -> list[str]:
-    """For every pc the name of its section; what belongs to no verb that is declared belongs to
-    what the last instruction before it, in the text, belonged to."""
+    """For every pc the name of its section. An instruction of no declared verb belongs to the
+    section of the instruction before it in the text."""
     found, last, verbs = [], START, verbs_of(kernel)
     for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
         last = (
@@ -183,7 +184,8 @@ def sections(module: Module, kernel: Kernel) -> list[str]:
 
 
 def _of(ins: Instruction, stack: tuple[str, ...], verbs: Verbs) -> str | None:
-    """By its verbs; where none of them is declared, by what it does."""
+    """The section of an instruction by its verbs or, if none of them is declared, by what it
+    does."""
     named = next((verbs.sections[verb] for verb in stack if verb in verbs.sections), None)
     # a tile that leaves shared memory
     out = (
@@ -202,8 +204,7 @@ def _of(ins: Instruction, stack: tuple[str, ...], verbs: Verbs) -> str | None:
 
 
 def anchors(module: Module, kernel: Kernel) -> list[str | None]:
-    """For every pc its section if the instruction is one that compilers leave in its place, else
-    None."""
+    """For every pc its section if compilers leave the instruction in its place, otherwise None."""
     found, verbs = [], verbs_of(kernel)
     for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
         section = waits(ins, stack, verbs)
@@ -218,14 +219,14 @@ def anchors(module: Module, kernel: Kernel) -> list[str | None]:
 
 
 def marks(module: Module, kernel: Kernel) -> list[Mark]:
-    """In the order of the code."""
+    """The marks in the order of the code."""
     return transitions(kernel, anchors(module, kernel))
 
 
 def transitions(kernel: Kernel, at: list[str | None]) -> list[Mark]:
-    """Where the section changes, if instruction pc is of section at[pc] (None: of whatever it was
-    before). Sections that may have begun when a basic block is entered: the union over the blocks
-    before it, to a fixed point."""
+    """Where the section changes, if instruction pc is of section at[pc] (None: of the same section
+    as before). The sections that may have begun when a basic block is entered are the union over
+    its predecessors, computed to a fixed point."""
     count = len(kernel.instructions)
     entering = states(kernel, at)
     found = []

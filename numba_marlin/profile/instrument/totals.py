@@ -1,12 +1,12 @@
 """The light instrumented builds: the total time of each warp in each section, without a timeline.
 
-``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where
-``coarse`` says, and what is read goes into a register for each section: added to that of the
-section that ends, subtracted from that of the one that begins. Nothing is stored before the end,
-since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder
-of events cost 11 to 26% of a kernel's time, one of all its marks that adds up in registers 9 to
-22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left
-out: in a row of launches it belongs to no launch. A slot is 128 bytes per warp:
+``instrument(compiled) -> Instrumented`` is like that of ``recorder``, but the clock is read only
+where ``coarse`` says. Each section has a register: a reading is added to that of the section that
+ends and subtracted from that of the one that begins. Nothing is stored before the end, since a
+store in a loop would keep later loads from being issued before it. (On an H200 the recorder of
+events cost 11 to 26% of a kernel's time; adding up in registers at all its marks cost 9 to 22%.)
+What warps did before the previous launch had ended (``griddepcontrol.wait``) is left out: in a
+sequence of launches it belongs to no launch. A slot is 128 bytes per warp:
 
     byte  0  u64  %globaltimer at the end (of the block's first warp, else 0)
           8  u64  %clock64 at the end
@@ -64,9 +64,9 @@ def instrument(
     ends_only: bool = False,
     without: frozenset[str] = frozenset(),
 ) -> Instrumented:
-    """without: waits that are not told from the work that they interrupt (``coarse.WAITS``).
-    machine_code: False for the PTX machine, which needs none. ValueError if the PTX has no line
-    numbers."""
+    """without: waits that are not separated from the work that they interrupt (``coarse.WAITS``).
+    machine_code: False for the PTX machine, which needs none. Raises ValueError if the PTX has no
+    line numbers."""
     name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
     used: list[str] = [START]
     found: list[Reading] = []
@@ -106,9 +106,9 @@ def instrument(
 def builds(
     compiled: CompiledKernel, machine_code: bool = True
 ) -> tuple[dict[str, Instrumented], dict[str, frozenset[str]]]:
-    """({LIGHT: the build that tells everything apart; WORK, in a kernel that waits: one that tells
-    no wait from the work that it interrupts; wait, of several: one that tells this one alone},
-    {wait: sections that it interrupts})."""
+    """({LIGHT: the build that separates everything; WORK, if the kernel waits: the build that
+    separates no wait from the work that it interrupts; wait, if there are several: the build that
+    separates this one alone}, {wait: sections that it interrupts})."""
     machine = Machine(compiled.ptx)
     interrupts = interruptions(readings(machine.module, machine.kernel(compiled.entry)))
     without = {
@@ -133,18 +133,18 @@ def builds(
 
 @dataclass(frozen=True, eq=False)
 class Totals(Warps):
-    """One launch, the warps that recorded; their start being, in a kernel that ``waits`` for the
-    one before (bool [warps]), the end of that wait; sections_ns: float64 [warps, sections], between
-    the two."""
+    """The warps of one launch that recorded. ``waits`` (bool [warps]): whether the kernel waits for
+    the previous one; the start is then the end of that wait. sections_ns: float64 [warps,
+    sections], between start and end."""
 
     waits: np.ndarray
     sections_ns: np.ndarray
 
 
 def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
-    """The slots of a launch [blocks, warps], of uint8 [nbytes]; a warp that had nothing to do has
-    none in use. ValueError if all of them, or the first of a block whose others had something to
-    do."""
+    """The slots of a launch [blocks, warps], from uint8 [nbytes]; the slot of a warp that had
+    nothing to do is not in use. Raises ValueError if no slot is in use, or if the first of a block
+    is not although others of the block are."""
     slots = (
         np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)])
         .view(_SLOT)
@@ -158,9 +158,8 @@ def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarr
 
 
 def align(launches: list[np.ndarray]) -> list[Totals]:
-    """Launches that followed each other, on one axis of time whose zero is the first end of a
-    block: the clock of an SM is laid on the timer by a line through the ends of its
-    blocks."""
+    """Consecutive launches on one time axis, whose zero is the first end of a block. The clock of
+    an SM is mapped to the timer by a line fitted to the ends of its blocks."""
     launches = _without_bygone(launches)
     everything = np.concatenate([each[each["used"][:, 0] != 0, 0] for each in launches])
     origin = int(everything["timer"].min())
@@ -187,8 +186,8 @@ def align(launches: list[np.ndarray]) -> list[Totals]:
 
 
 def _without_bygone(launches: list[np.ndarray]) -> list[np.ndarray]:
-    """A block that had nothing to do this time may have left its record of an earlier launch in the
-    same buffer: from before the launch before had ended."""
+    """The launches without stale records. If a block had nothing to do in a launch, the buffer may
+    still have its record of an earlier one, which is from before the previous launch's end."""
     found, ended = [], 0
     for each in launches:
         each = each.copy()
@@ -218,17 +217,17 @@ def _aligned(slots: np.ndarray, warps: int, smids: np.ndarray, lines: np.ndarray
 
 
 def working(launch: Totals) -> np.ndarray:
-    """bool [warps]: those that copied or multiplied anything; if none did, all. (A role of one
-    warp may come with three that have nothing to do.)"""
+    """bool [warps]: the warps that copied or multiplied anything; if none did, all. (A role may
+    need one warp of a warpgroup, whose other three then have nothing to do.)"""
     busy = (launch.sections_ns[:, [NUMBER["copy"], NUMBER["multiply"]]] > 0).any(axis=1)
     return busy if busy.any() else np.ones(len(busy), bool)
 
 
 def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str, float]:
-    """ns of an average working warp by section, from the end of the launch before to the end of its
-    own, "launch" and "tail" included; a single launch has its own span. What lies before the wait
-    for the kernel before was over counts as that wait, or, of launches that were kept ``apart``, as
-    launching. ``warps``: bool [warps], of whom instead.
+    """ns of an average working warp by section, from the end of the previous launch to the end of
+    its own, "launch" and "tail" included; the window of a single launch is its own span. The time
+    until the wait for the previous kernel ends counts as that wait, or as "launch" if launches were
+    kept ``apart``. ``warps``: bool [warps], the warps to average over instead.
     """
     windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [
         (launches[0].first_ns, launches[0])
@@ -253,10 +252,11 @@ def divided(
     finer: dict[str, dict[str, float]],
     interrupts: dict[str, frozenset[str]],
 ) -> dict[str, float]:
-    """``work``: shares of a build that tells no wait from the work that it interrupts; ``finer``:
-    wait -> shares of a build that tells this one. What they add up to stays that of ``work``: the
-    build that reads the clock least says how long the work and its interruptions took together, the
-    finer one which part of it was waiting, and of which of several kinds of work it is missing.
+    """The shares of ``work``, with waits separated. ``work``: shares of a build that separates no
+    wait from the work that it interrupts; ``finer``: wait -> shares of a build that separates this
+    one. The sum stays that of ``work``: the build that reads the clock least gives the time of work
+    and its interruptions together; the finer one gives the part of it that was waiting, and which
+    of several kinds of work this part is subtracted from.
     """
     parts = dict(work)
     for wait, shares_of_it in finer.items():

@@ -1,5 +1,5 @@
 """Memory accesses of a run as rows: what moves from where to where, how many sectors it touches,
-how many would do, and what shared memory's banks made of it."""
+how many would suffice, and how many wavefronts shared memory's banks needed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def way(ins: Instruction) -> tuple[str, str] | None:
 
 
 def short(opcode: str) -> str:
-    """An opcode without what says nothing to people: ``ldmatrix.sync.aligned.m8n8.x4.shared.b16``
-    -> ``ldmatrix.x4.shared.b16``."""
+    """An opcode without its less informative modifiers:
+    ``ldmatrix.sync.aligned.m8n8.x4.shared.b16`` -> ``ldmatrix.x4.shared.b16``."""
     return (
         re.sub(
             r"\.(sync|aligned|m8n8|row|col|mbarrier::complete_tx::bytes|L2::cache_hint|tile"

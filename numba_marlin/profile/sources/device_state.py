@@ -5,10 +5,10 @@ busy SMs, tensor cores and memory are.
     monitor = Monitor()  # the first GPU; Monitor(uuid="GPU-..."), Monitor(index=1)
     state = monitor.sample()  # a State; monitor.missing says why what is absent from it is
 
-CapabilityMissing, with what to do, without nvidia-ml-py, a driver or the device. ``nvml``: the
-module to ask (default pynvml), so that tests can play one. Everything here is measured, by the
-driver: utilisation is the share of the last sampling period (1/6 s to 1 s) in which any kernel ran;
-GPM's figures are averages between two samples.
+Without nvidia-ml-py, a driver or the device it raises CapabilityMissing, which says what to do.
+``nvml``: the module to ask (default pynvml), so that tests can substitute one. Everything here is
+measured, by the driver: utilisation is the share of the last sampling period (1/6 s to 1 s) in
+which any kernel ran; GPM's figures are averages between two samples.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ GPM = {
 
 @dataclass(frozen=True)
 class State:
-    """``values``: those of gpu, memory_bus (per cent of time), memory_used, memory_total (bytes),
-    sm_mhz, sm_mhz_at_most, memory_mhz, power_w, power_limit_w, temperature_c, sm_busy, occupancy,
-    tensor, dram (per cent) that are known. throttle: what holds clocks back. processes: pid ->
+    """``values``: those that are known of gpu, memory_bus (per cent of time), memory_used,
+    memory_total (bytes), sm_mhz, sm_mhz_at_most, memory_mhz, power_w, power_limit_w, temperature_c,
+    sm_busy, occupancy, tensor, dram (per cent). throttle: what holds clocks back. processes: pid ->
     bytes.
     """
 
@@ -113,7 +113,7 @@ class Monitor:
 
 
 class Gpm:
-    """Averages between one ``read`` and the one before."""
+    """GPM's averages between one ``read`` and the previous one."""
 
     def __init__(self, nvml, handle) -> None:
         self.nvml, self.handle = nvml, handle
@@ -124,7 +124,7 @@ class Gpm:
         nvml.nvmlGpmSampleGet(handle, self.last)
 
     def read(self) -> dict[str, float]:
-        """Per cent, of what NVML could work out; {} if it could not."""
+        """The values that NVML could compute, in per cent; {} if it could compute none."""
         nvml = self.nvml
         try:
             nvml.nvmlGpmSampleGet(self.handle, self.next)

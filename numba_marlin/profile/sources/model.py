@@ -1,15 +1,16 @@
 """A timing model for use without a GPU: the time of a launch and the shares of its sections, with
 the model's error against measurements.
 
-The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere,
-decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound. A section's
-work, in cycles of an SM, is the most of what it asks of three units, from the machine's
-counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and operations of
-tensor cores / their peak per cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the
-bytes that must move take longer than that, at the memory's full rate, is waiting for copies (in
-kernels that have such a section); what then is left of the whole, but for the launch, is "latency":
-memory that is not at its full rate, warps that wait for each other. Nothing overlaps in this model
-but bytes with work, so shares of short sections are rough.
+The time of a launch is ``heuristics``' prediction, which was fitted to an H200, for kernels that
+have one (ampere, decode, wgmma). For others it is a lower bound: the launch overhead plus the time
+of all work or of all bytes, whichever is longer. A section's work, in cycles of an SM, is the
+largest of its demands on three units, from the machine's counts: warp instructions / 4
+(schedulers), wavefronts of shared memory / 1, and operations of tensor cores / their peak per cycle
+(mma.sync reaches 62% of it on Hopper, wgmma all). If the bytes that must move take longer than all
+work, at the memory's full rate, the difference is waiting for copies (in kernels that have such a
+section). The rest of the time, other than the launch overhead, is "latency": memory that is not at
+its full rate, and warps that wait for each other. In this model nothing but bytes overlaps with
+work, so shares of short sections are rough.
 
 ``error()`` compares the predictions with the times that experiments 01_faithful and 02_hopper
 recorded (``data.measured``).
@@ -40,8 +41,8 @@ LAUNCH_US = 1.3
 
 @dataclass(frozen=True)
 class Modelled:
-    """us of the launch; ``parts`` by section, and LATENCY; ``fitted``: the whole is a prediction,
-    not a lower bound."""
+    """The time of a launch in us; ``parts``: that of each section, and of LATENCY; ``fitted``:
+    whether the time is a prediction and not a lower bound."""
 
     us: float
     parts: dict[str, float]
@@ -49,13 +50,13 @@ class Modelled:
 
 
 def factor_bits(counted: Counted) -> int:
-    """Of what the kernel's tensor-core instructions multiply."""
+    """Bits of a factor that the kernel's tensor-core instructions multiply."""
     return tensor_bits(row.text for row in counted.counts.instructions)
 
 
 def peak_flops(counted: Counted, device: Device) -> float | None:
-    """Operations/s of the tensor cores that the kernel uses: those of block-scaled factors have a
-    peak of their own. None where no source has it."""
+    """Operations/s of the tensor cores that the kernel uses: those for block-scaled factors have a
+    peak of their own. None if no source states it."""
     return device.peak_flops(factor_bits(counted))
 
 
@@ -98,8 +99,8 @@ def model(counted: Counted, device: Device) -> Modelled:
 
 @dataclass(frozen=True)
 class Error:
-    """Of predictions, beside ``cells`` measured ones: mean and largest |predicted / measured - 1|;
-    of ``kernel`` alone if one was asked for."""
+    """The error of predictions against ``cells`` measured times: mean and largest |predicted /
+    measured - 1|; of ``kernel`` alone if one was asked for."""
 
     cells: int
     mean: float
@@ -115,7 +116,7 @@ class Error:
 
 @functools.cache
 def error(kernel: str | None = None) -> Error | None:
-    """None for a kernel without predictions, or without recorded times."""
+    """The model's ``Error``; None for a kernel without predictions, or without recorded times."""
     off, where = [], "H200"
     for row in measured("weight_times"):
         found = _predicted(row) if kernel in (None, row["kernel"]) else None
@@ -126,8 +127,8 @@ def error(kernel: str | None = None) -> Error | None:
 
 
 def recorded(kernel: str, problem, config) -> dict | None:
-    """The row of data/measured/block_times of this product in this configuration; None where
-    nothing was measured."""
+    """The row of data/measured/block_times for this product in this configuration; None if nothing
+    was measured."""
     cell = kernel, problem.m, problem.n, problem.k, asdict(config)
     for row in measured("block_times"):
         if (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == cell:

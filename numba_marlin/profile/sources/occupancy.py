@@ -1,11 +1,11 @@
-"""How many blocks of a kernel an SM can hold, what limits them, and how many a launch
-gives it. Pure numbers.
+"""How many blocks of a kernel an SM can hold, what limits them, and how many a launch gives it.
+These are calculations only.
 
-Theoretical: by the registers, shared memory and warps of a block and what the device's SMs hold
-(CUDA C++ programming guide, "Maximum number of resident blocks per multiprocessor": registers are
-handed out a warp at a time, in multiples of WARP_REGISTER_UNIT; every block costs
-SYSTEM_SHARED_BYTES of shared memory beside its own).
-Of the launch: a grid of fewer blocks than fit leaves places empty.
+Theoretical occupancy follows from the registers, shared memory and warps of a block and from what
+an SM of the device has (CUDA C++ programming guide, "Maximum number of resident blocks per
+multiprocessor": registers are allocated per warp, in multiples of WARP_REGISTER_UNIT; every block
+costs SYSTEM_SHARED_BYTES of shared memory beside its own).
+The occupancy of a launch is lower if its grid has fewer blocks than fit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES, WARP_LANES, WARP_R
 @dataclass(frozen=True)
 class Occupancy:
     """blocks, warps: per SM; ``limited_by``: "registers", "shared memory", "warps" or
-    "blocks"; share: warps of the most there could be. ``launched``: that the grid gives an average
-    SM at a time, in warps. ``each``: blocks by every limit on its own.
+    "blocks"; share: the warps' share of the most that an SM can hold. ``launched``: the warps that
+    the grid gives an average SM at a time. ``each``: the blocks that every limit alone allows.
     """
 
     blocks: int
@@ -49,8 +49,8 @@ class Occupancy:
 def occupancy(
     sm: Architecture, sms: int, threads: int, registers: int | None, shared_bytes: int, blocks: int
 ) -> Occupancy:
-    """Of a grid of ``blocks`` blocks. registers: per thread; None where no assembler was found:
-    they then limit nothing. ValueError if not even one block fits."""
+    """The occupancy of a grid of ``blocks`` blocks. registers: per thread; None if no assembler was
+    found, and then they limit nothing. Raises ValueError if not even one block fits."""
     warps = -(-threads // WARP_LANES)
     each = {
         "warps": sm.warps_per_sm // warps,

@@ -2,13 +2,13 @@
 torch.
 
 ``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its instrumented builds
-(``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
-cold L2 (``bench``), with launches kept apart: where they overlap, the time from one end to the next
-is less than a launch takes. Totals are read after every round, events once. All builds come from
-the same PTX with line numbers, which change no instruction. The timeline does not contain
-the plain kernel's time: the duration comes from the build that does not separate waits from work,
-the breakdown from the builds that do (``totals.divided``). If the former is not faster, the build
-that separates everything is used unchanged.
+(``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds
+with a cold L2 (``bench``). Launches are kept apart: if they overlapped, the time from one end to
+the next would be less than a launch takes. Totals are read after every round, events once. All
+builds come from the same PTX with line numbers, which change no instruction. The timeline does not
+show the plain kernel's time: the duration comes from the build that does not separate waits from
+work, the breakdown from the builds that do (``totals.divided``). If the former is not faster, the
+build that separates everything is used unchanged.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ WATCHED = 1.6  # seconds of launches that NVML looks at
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One launch, timed and taken apart on a GPU. Times are microseconds, medians of the rounds;
-    those of instrumented builds, ``alone_us`` and cuBLAS are of launches kept apart."""
+    """One launch, timed and divided into sections on a GPU. Times are microseconds, medians of the
+    rounds; those of instrumented builds, ``alone_us`` and cuBLAS are of launches kept apart."""
 
     problem: Problem | BlockProblem
     candidate: Candidate
@@ -81,7 +81,7 @@ class Observation:
 
     @property
     def timeline_us(self) -> float:
-        """What the parts add up to."""
+        """The sum of the parts."""
         return sum(self.shares_us.values())
 
     @property
@@ -113,7 +113,7 @@ class Buffers:
         )
 
     def read(self, raw, launches: int) -> list:
-        """What ``raw`` makes of the last launches of a graph of so many, in order."""
+        """The last launches of a graph of this many, in order, each as ``raw`` returns it."""
         host = self.memory.cpu().numpy()[self.offset :]
         numbers = [index % self.count for index in range(max(0, launches - self.count), launches)]
         return [
@@ -123,8 +123,8 @@ class Buffers:
 
 
 class ReadTimer:
-    """A GraphTimer whose records are read after every replay: ``found`` has ``shares`` of each,
-    ``shares_us`` their medians."""
+    """A GraphTimer whose records are read after every replay: ``found`` has the ``shares`` of each
+    replay, ``shares_us`` their medians."""
 
     def __init__(self, timer: GraphTimer, buffers: Buffers) -> None:
         self.timer, self.buffers, self.found = timer, buffers, []
@@ -153,8 +153,8 @@ def observe(
     capacity: int = CAPACITY,
     ends: bool = False,
 ) -> Observation:
-    """ends: also time a build that records its warps' ends alone. CapabilityMissing without torch
-    or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
+    """ends: also time a build that records only its warps' ends. Raises CapabilityMissing without
+    torch or a GPU, and WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
     torch = torch_on_gpu()
     torch.manual_seed(0)
     definition, config = find_kernel(candidate.kernel), candidate.config
@@ -224,7 +224,7 @@ def observe(
 def _entrants(
     problem: Problem, candidate: Candidate, compiled, builds: dict, buffers: dict
 ) -> dict:
-    """Contenders by name, all but cuBLAS checked."""
+    """The contenders by name; the results of all but cuBLAS have been checked."""
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
     given = (problem, candidate, weights, batch)
@@ -244,7 +244,7 @@ def _entrants(
 
 
 def watched(work, uuid: str | None, seconds: float = WATCHED, samples: int = 8) -> dict:
-    """What NVML says while ``work()`` is done again and again: {"name", "samples", "missing",
+    """What NVML says while ``work()`` is called repeatedly: {"name", "samples", "missing",
     "throttle", "sm_mhz"}, or {"missing": why not}."""
     try:
         monitor = Monitor(uuid=uuid)

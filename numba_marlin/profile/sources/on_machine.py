@@ -1,10 +1,10 @@
-"""A kernel on the PTX machine, counted: all of a small problem, or as many SMs' share
-of a large one as can be run in seconds.
+"""Counts of a kernel on the PTX machine: of all of a small problem, or of the share of a large one
+that belongs to as many SMs as can be run in seconds.
 
 ``observe(problem, chosen, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
 columns for fewer SMs (then fewer rows), so that a block does the same work as in the
-whole; counts of the part times ``factor`` are those of the whole, but for rounding of tiles.
-``factor`` is 1 where all of it ran.
+whole; counts of the part times ``factor`` are those of the whole, except for the rounding to whole
+tiles. ``factor`` is 1 if all of it ran.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def observe(
     seed: int = 0,
     work: float = WORK,
 ) -> Counted:
-    """``compiled``: the kernel with line numbers, where it is there already. ValueError for a
-    kernel that the machine cannot run (it needs line numbers: numba-cuda)."""
+    """``compiled``: the kernel with line numbers, if it has been compiled already. Raises
+    ValueError for a kernel that the machine cannot run (it needs line numbers, which numba-cuda
+    writes)."""
     definition = find_kernel(chosen.kernel)
     compiled = compiled or compiler.build(
         definition, chosen.config, target=target_for(definition, device), line_info=True
@@ -120,7 +121,7 @@ def observe(
 def cut(
     problem: Problem, candidate: Candidate, device: Device, work: float = WORK
 ) -> tuple[Problem, int]:
-    """(the problem, or a part of it that is little enough, SMs that would have it)"""
+    """(the problem, or a part of it that is small enough; the SMs that would run it)"""
 
     def cost(m: int, n: int) -> float:
         rate = find_kernel(candidate.kernel).about.machine_cost

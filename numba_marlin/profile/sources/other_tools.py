@@ -1,5 +1,4 @@
-"""Profilers that are not this package's, and whether they are here: rows for a page. None of them
-is needed."""
+"""Other profilers, and whether they are installed, as rows for a page. None of them is needed."""
 
 from __future__ import annotations
 

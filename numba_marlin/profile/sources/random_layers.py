@@ -1,5 +1,5 @@
-"""A random layer in any stored format, for looking at: random codes, scales of ordinary weights,
-zero points where the format has them."""
+"""A random layer in any stored format, as an example: random codes, scales of ordinary weights,
+and zero points if the format has them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GROUP = 32
 def random_layer(
     form: StoredFormat, k: int, n: int, bits: int | None, seed: int
 ) -> dict[str, np.ndarray]:
-    """name -> tensor. ValueError if the format has no codes of this size, or no room for k and
-    n."""
+    """name -> tensor. Raises ValueError if the format has no codes of this size, or cannot store k
+    and n."""
     rng = np.random.default_rng(seed)
     bits = (4 if 4 in form.bits else form.bits[0]) if bits is None else bits
     if bits not in form.bits:
@@ -38,7 +38,7 @@ def random_layer(
 
 
 def _blocks(form: StoredFormat, k: int, n: int, rng) -> BlockWeight:
-    """Of the kind that the format's own test cases have."""
+    """Random blocks like those of the format's own test cases."""
     geometry = form.test_geometries[0]
     if geometry.scale_dtype in ("e4m3", "e8m0"):
         scales = rng.integers(96, 120, (k // geometry.group, n), dtype=np.uint8)

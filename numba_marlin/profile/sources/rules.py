@@ -1,8 +1,8 @@
 """Conclusions from a profile by stated rules: the bottleneck, and advice.
 
-``findings(data) -> [Finding]``; every rule is a function of the profile (``profile.build``) alone:
-its condition, its sentence and the figures it stands on are in one place, so that another profile
-gives other findings. ``bottleneck(data)`` names the largest of the shares it lists.
+``findings(data) -> [Finding]``: every rule is a function of the profile (``profile.build``) alone,
+and has its condition, its sentence and the figures that it uses in one place. ``bottleneck(data)``
+names the largest of the shares it lists.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Finding:
 
 
 def shares(data: dict) -> dict[str, float]:
-    """Utilisation of each resource by the launch, and the share of an average warp's time that is
-    waiting, by name."""
+    """By name: the launch's utilisation of each resource, and the share of an average warp's time
+    that is waiting."""
     rates, us = data["rates"], data["time"]["us"]
     found = {
         "memory bandwidth": rates["memory_share"],
@@ -38,14 +38,14 @@ def shares(data: dict) -> dict[str, float]:
 
 
 def waiting(data: dict) -> dict[str, float]:
-    """Part -> share of an average warp's time, of the parts in which it does nothing."""
+    """Part -> share of an average warp's time, for the parts in which it does nothing."""
     total = sum(data["parts"]["us"].values()) or 1.0
     return {name: value / total for name, value in data["parts"]["us"].items() if reason_of(name)}
 
 
 def bottleneck(data: dict) -> tuple[str, str]:
-    """(what, why). A resource that is used to 60% or more, the most used of them; else what warps
-    wait for most."""
+    """(what, why). It is the most used resource if that is used to 60% or more, otherwise what
+    warps wait for most."""
     used = shares(data)
     busiest = max(used, key=lambda name: used[name])
     if used[busiest] >= HIGH:

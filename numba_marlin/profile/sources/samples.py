@@ -1,8 +1,8 @@
-"""Random operands of a problem of any kind, bound to a kernel: what is run to be looked at.
+"""Random operands of a problem of any kind, bound to a kernel, which is run to be profiled.
 
-``sample(problem, random)`` -> ``Sample``; ``of_blocks`` is that of two block-scaled matrices that
-are there already. C and the bias are random where the problem has them; the product's largest
-magnitude decides the global scale of a result that has one.
+``sample(problem, random)`` -> ``Sample``; ``of_blocks`` makes a Sample of two
+given block-scaled matrices. C and the bias are random if the problem has them; a result's global
+scale, if it has one, follows from the product's largest magnitude.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from numba_marlin.quantizers.operands import default_global_scale, inverse_of, q
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """operands: {parameter: array}; scaling: of two block-scaled operands; global_scale: of the
-    result, if it has one; word: the first word of the second operand taken apart, None where the
-    format has no such thing."""
+    """operands: {parameter: array}; scaling: that of two block-scaled operands; global_scale: the
+    result's, if it has one; word: the first word of the second operand taken apart, None if the
+    format has no packed words."""
 
     problem: Problem
     operands: dict[str, Any]
@@ -171,8 +171,8 @@ def word_of(weight: PackedWeight) -> dict | None:
 
 
 def word_of_rows(operand) -> dict:
-    """The same of a matrix whose codes lie side by side, a ``formats.BlockScaled``: its first row's
-    first word."""
+    """The same for a ``formats.BlockScaled``, whose codes lie side by side: the first word of its
+    first row."""
     form, codes = operand.form, operand.codes()[0]
     scale = float(decode(operand.plain_scales()[0, :1], form.scale_grid)[0]) * operand.global_scale
     found = []

@@ -1,13 +1,13 @@
-"""Words of packed codes taken apart: which bits are which code of which weight, and what it is
-worth.
+"""Words of packed codes taken apart: which bits belong to which code of which weight, and the value
+that it stands for.
 
 ``Layer(form, tensors)`` is a layer of any stored format (``formats.files``);
 ``layer.words(tensor)`` its packed tensors; ``layer.word(tensor, row, column)`` -> ``Word``;
 ``layer.find(tensor, k, n)`` the words that hold the bits of one code. Everything comes from the
-closed form of the packing (``formats.streams``), turned round by looking; what the bits say is held
-against what the format's own reader makes of the layer (``Field.agrees``).
+closed form of the packing (``formats.streams``), inverted by search. The code in the bits is
+compared with the one that the format's own reader finds in the layer (``Field.agrees``).
 
-ValueError for a tensor that holds no packed codes, or a place outside of it.
+Raises ValueError for a tensor that holds no packed codes, or a place outside of it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from numba_marlin.quantizers.dequantize import as_quantized
 @dataclass(frozen=True)
 class Field:
     """A code's bits in one word: bits low..high of the word are bits skip.. of the code. k, n: its
-    place in the matrix that is packed (codes: the weight as it is stored; zero points: group and
-    column). code: whole, with the bits that other words hold. ``row``: the row of the weight. zero,
-    scale, value: what it means (None for zero points). agrees: the reader of the format found the
-    same code there."""
+    place in the matrix that is packed (for codes the weight as it is stored, for zero points group
+    and column). code: the whole code, with the bits that other words hold. ``row``: the row of the
+    weight. zero, scale, value: its zero point, scale and value (None for zero points). agrees:
+    whether the reader of the format found the same code there."""
 
     low: int
     high: int
@@ -73,8 +73,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Word:
-    """``holder``: in Marlin's layout, (lane, word of the lane, for every code its (register of the
-    B fragments, half)); else None."""
+    """``holder``: in Marlin's layout (lane, word of the lane, for every code its (register of the B
+    fragments, half)), otherwise None."""
 
     tensor: str
     row: int
@@ -97,8 +97,8 @@ class Word:
 
 
 class Layer:
-    """``tensors``: name -> array, as the format calls them. FormatError if they are not a layer of
-    ``form``."""
+    """``tensors``: name -> array, with the format's names. Raises FormatError if they are not a
+    layer of ``form``."""
 
     def __init__(self, form: StoredFormat, tensors: dict[str, np.ndarray], codec=PLAIN) -> None:
         self.form, self.tensors = form, tensors
@@ -135,7 +135,7 @@ class Layer:
         )
 
     def unpacked(self, tensor: str) -> np.ndarray:
-        """uint8: the matrix that the tensor packs; unpacked once."""
+        """The matrix that the tensor packs, uint8; it is unpacked once."""
         if tensor not in self._unpacked:
             packing = self.spec(tensor).packing
             words = self._words(tensor)
