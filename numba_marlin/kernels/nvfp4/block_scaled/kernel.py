@@ -90,9 +90,9 @@ registers, or its wgmma has been waited for, before its warp arrives on the empt
 overwrites has waited for that barrier; D's tile without C is overwritten by the warp that has
 itself waited for its tensor stores (``cp.async.bulk.wait_group.read``).
 
-*The roles beside each other*, in step s, when the rings are full, of 4 packed and 3 expanded stages.
-(With S and E: the loader fills packed stage s + S - 1, and expand is E - 1 expanded stages ahead of
-the one that is multiplied.)
+*The roles beside each other*, in step s, when the rings are full, with 4 packed and 3 expanded
+stages. (With S and E: the loader fills packed stage s + S - 1, and expand is E - 1 expanded stages
+ahead of the one that is multiplied.)
 
     role              first half of step s               second half
     mma               products 0 .. 3, B from            products 4 .. 7, B from expanded 2 s + 1; A
