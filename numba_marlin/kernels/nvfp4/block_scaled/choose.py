@@ -12,8 +12,20 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import RESULTS, BlockScaledC
 from numba_marlin.problems import BlockProblem
 
 # (tile_m, tile_n): time of a tile relative to that of the first; packed stages; expanded stages.
-# Measured on an H200
-# at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
+# Measured on an H200 at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
+#
+# What was compared: one later run of the same (2026-11-23), speed relative to cuBLAS's fp16 product
+# of the same numbers in the same rounds, group_m 8. The spread of such a run is about 3 %:
+#
+#     tile         (stages, expanded_stages)   4096 cubed   8192 cubed
+#     256 x 128    (4, 3)                      0.882        0.918
+#     256 x 128    (3, 4)                      0.899        0.944
+#     128 x 128    (4, 4)                      0.650        0.627
+#     128 x 64     (4, 4)                      0.386        0.376
+#
+# So (4, 3) and (3, 4) are equal within noise. No other pairs of stage counts were compared, for no
+# tile, and 256 x 64 was not measured: what fits (``config``) is right, how fast it is, unknown.
+# group_m of 256 x 128, (4, 3), at 8192 cubed: 0.963 with 4, 0.918 with 8, 0.957 with 16, once.
 TILES = {(256, 128): (1.0, 4, 3), (128, 128): (0.69, 4, 4), (128, 64): (0.59, 4, 4)}
 
 check = choice.check

@@ -2,32 +2,38 @@
 from it. Pure.
 
 Shared memory, from a base that is a multiple of 1024 (offsets in bytes, for the default
-configuration; on the right the property that says where a part begins):
+configuration; on the right the property that says where a part begins: those in ``_shared`` count
+from the start of a packed stage, ``_at`` and ``_barriers`` from the base):
 
-         0  packed stage s at 27648 s, s = 0 .. 3                            ``stage_bytes``: 27648
+         0  packed stage s at 27648 s, s = 0 .. 3                         ``stage_bytes``: 27648
                    0  A's codes   [256 rows][64 bytes]           plain
-               16384  B's codes   [128 rows][64 bytes]           64-byte swizzle   ``b_shared``
-               24576  A's scales  [2 row tiles][2 k tiles][512]  128x4 tiles       ``sfa_shared``
-               26624  B's scales  [1 row tile][2 k tiles][512]   128x4 tiles       ``sfb_shared``
-    110592  expanded stage s at 16384 s more, s = 0 .. 2                      ``expanded_shared``
+               16384  B's codes   [128 rows][64 bytes]           64-byte swizzle    ``b_shared``
+               24576  A's scales  [2 of 128 rows][2 of 64 k][512]                 ``sfa_shared``
+               26624  B's scales  [1 of 128 rows][2 of 64 k][512]                 ``sfb_shared``
+    110592  expanded stage s at 16384 s more, s = 0 .. 2                         ``expanded_at``
                    0  B as fp16   [128 rows][128 bytes = 64 k]   128-byte swizzle
-    159744  D of 16 bits, and C before it (others: absent)                      ``output_shared``
-                   0  [2 boxes][256 rows][128 bytes = 64 columns]  128-byte swizzle
-    225280  barriers, full and empty, 8 bytes each, of every stage:           ``packed_barriers``
+    159744  D of 16 bits, and C before it (others: absent)                         ``output_at``
+                   0  [2 panels][256 rows][128 bytes = 64 columns]  128-byte swizzle
+    225280  barriers, full and empty, 8 bytes each, of every stage:          ``packed_barriers``
             4 packed, 3 expanded, 1 tile number, 1 C
-    225424  the tile number, 4 bytes                                             ``tiles_shared``
+    225424  the tile number, 4 bytes                                                ``tiles_at``
     226452  ``shared_bytes``: with 1024 for rounding the base up; an SM of an H100 or H200 has
             232448 for a thread block (``SHARED_LIMIT``)
+
+Scales come in 128x4 tiles of 512 bytes, 128 rows by 4 scale blocks, 64 of k (``load`` says what is
+where in one); a packed stage has two side by side, 8 scale blocks, for every 128 rows.
 
 In a swizzle the 16-byte chunk c of row r lies where chunk c ^ (r mod 8) would (128 bytes) or
 c ^ (r div 2 mod 4) (64 bytes). So the eight lanes that shared memory serves at once with 16 bytes
 each meet all 32 banks: rows 128 bytes apart in eight chunks (expanded stages; C and D by ldmatrix
-and stmatrix), rows 64 bytes apart in four chunks of either half (B's codes). A's codes need none:
-eight lanes read two rows, 128 bytes in one piece. Reads of scales do conflict, B's 4 ways (4 bytes,
-16 apart) and A's 2 ways: accepted, as they are two and four loads per thread in a packed step.
+and stmatrix); of B's codes two rows lie in 128 bytes, and the four such pairs of eight rows each in
+another chunk of either half. A's codes need none: eight lanes read two rows, 128 bytes in one
+piece. Reads of scales do conflict, B's 4 ways (4 bytes, 16 apart) and A's 2 ways: accepted, as they
+are two and four loads per thread in a packed step.
 
 Stages: at least two of each kind, since the mma warps wait for a stage while they still hold the
-one before (``multiply``); at most what fits in ``SHARED_LIMIT``, bytes in all being
+one before (``multiply``), with one for ever; at most what fits in ``SHARED_LIMIT``, bytes in all
+being
 
     1024 + 4 + stages * (packed + 16) + expanded_stages * (expanded + 16) + tile of D + 2 * 16
 
@@ -38,8 +44,10 @@ one before (``multiply``); at most what fits in ``SHARED_LIMIT``, bytes in all b
     128 x 64     14336     8192      16384                (13, 3), (12, 5), (11, 6) .. (2, 22)
 
 A D that is float32 or block-scaled has no tile in shared memory: (7, 2), (6, 3), (5, 5) .. (2, 10)
-for 256 x 128. Any numbers between are right, odd ones too: they change offsets, barriers and when
-the rings go round, nothing else. Which are fastest was measured (``choose``).
+for 256 x 128. Any numbers between are right, odd ones too: they change offsets, barriers, when the
+rings go round and how far ahead the loader and expand may be, nothing else. Their effect on speed:
+for 256 x 128 (4, 3) and (3, 4) were compared and are equal within noise; no other pairs were
+(``choose`` has the figures).
 """
 
 from dataclasses import dataclass
@@ -55,10 +63,12 @@ MMA_WARPGROUPS = 2  # of a thread block's four
 STEP_K = 128  # of k in a packed stage: 64 bytes a row
 ROW_BYTES = STEP_K // 2
 SCALE_BLOCK = 16  # elements along k that share a scale
-BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
-SCALE_ROWS = 128
-SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 4 scale blocks a row
-SCALE_MAP_WIDTH = SCALE_BYTES // 8  # their width in the scales' tensor map, which counts 8 bytes
+# of a panel: 64 columns of a tile of C or D, all its rows; a row is 128 bytes, the 128-byte swizzle
+PANEL_COLUMNS = 64
+SCALE_ROWS = 128  # of a 128x4 tile of scales
+SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 4 scale blocks a row each
+# what a packed step adds to x in the scales' tensor map, whose elements have 8 bytes
+SCALE_MAP_WIDTH = SCALE_BYTES // 8
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: where a 128-byte swizzle begins to repeat
 # bytes that a thread block can have, 232448
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
@@ -177,6 +187,7 @@ class BlockScaledConfig:
 
     @property
     def mma_registers(self):
+        """Per thread: what the other two warpgroups leave of an SM's 65536, shared out."""
         left = HOPPER.registers_per_sm - WARPGROUP_THREADS * (
             LOAD_REGISTERS + self.expander_registers
         )
@@ -192,19 +203,20 @@ class BlockScaledConfig:
         return self.tile_n // 2 if self.gated else self.tile_n
 
     @property
-    def box_bytes(self):
-        """Of [tile_m][BOX_COLUMNS] 16-bit numbers of C or D in shared memory."""
-        return self.tile_m * 2 * BOX_COLUMNS
+    def panel_bytes(self):
+        """Of a panel of C or D in shared memory, [tile_m][PANEL_COLUMNS] 16-bit numbers. C comes
+        a panel at a time; D is copied out 16 rows of a panel at a time."""
+        return self.tile_m * 2 * PANEL_COLUMNS
 
     @property
-    def boxes(self):
-        """Boxes beside each other in a tile of C."""
-        return self.tile_n // BOX_COLUMNS
+    def panels(self):
+        """Panels beside each other in a tile of C."""
+        return self.tile_n // PANEL_COLUMNS
 
     @property
-    def d_boxes(self):
-        """Boxes beside each other in a tile of D."""
-        return ceil_div(self.d_tile_n, BOX_COLUMNS)
+    def d_panels(self):
+        """Panels beside each other in a tile of D."""
+        return ceil_div(self.d_tile_n, PANEL_COLUMNS)
 
     @property
     def b_shared(self):
@@ -221,12 +233,12 @@ class BlockScaledConfig:
 
     @property
     def stage_bytes(self):
-        """Of a packed stage, all of which is copied; a multiple of ALIGNMENT. B has one row tile of
-        scales, also where tile_n is 64 and half of it belongs to another tile."""
+        """Of a packed stage, all of which is copied; a multiple of ALIGNMENT. B has the scales of
+        128 rows, also where tile_n is 64 and half of them belong to another tile."""
         return self.sfb_shared + SCALE_BYTES
 
     @property
-    def expanded_shared(self):
+    def expanded_at(self):
         return self.stages * self.stage_bytes
 
     @property
@@ -235,8 +247,8 @@ class BlockScaledConfig:
         return self.tile_n * 128
 
     @property
-    def output_shared(self):
-        return self.expanded_shared + self.expanded_stages * self.expanded_bytes
+    def output_at(self):
+        return self.expanded_at + self.expanded_stages * self.expanded_bytes
 
     @property
     def output_bytes(self):
@@ -248,7 +260,7 @@ class BlockScaledConfig:
     def packed_barriers(self):
         """The ring's of packed stages; behind them those of expanded ones, of tile numbers and of
         C."""
-        return self.output_shared + self.output_bytes
+        return self.output_at + self.output_bytes
 
     @property
     def expanded_barriers(self):
@@ -263,13 +275,13 @@ class BlockScaledConfig:
         return self.tile_barriers + barrier_bytes(TILE_STAGES)
 
     @property
-    def tiles_shared(self):
+    def tiles_at(self):
         """Where tile numbers are published, 4 bytes each."""
         return self.source_barriers + barrier_bytes(1)
 
     @property
     def shared_bytes(self):
-        return self.tiles_shared + 4 * TILE_STAGES + ALIGNMENT
+        return self.tiles_at + 4 * TILE_STAGES + ALIGNMENT
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)

@@ -17,8 +17,9 @@ from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER, make, 
 
 
 def epilogue_factors(alpha: float, beta: float, inverse: float) -> dict[str, np.ndarray]:
-    """The four numbers of ``finish``: alpha, times what expanding operands divides their product
-    by; beta; the inverse of the result's global scale, and a sixth of it."""
+    """The four numbers of ``finish``: alpha (with both operands' global scales already:
+    ``api.block_scaled_matmul`` multiplies them in) times what expanding operands divides their
+    product by; beta; the inverse of the result's global scale, and a sixth of it."""
     return {
         "factors": np.array(
             [alpha * 2.0**OPERAND_POWER, beta, inverse, inverse / np.float32(6)], np.float32

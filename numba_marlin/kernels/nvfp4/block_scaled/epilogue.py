@@ -3,9 +3,9 @@ accumulators: they finish them (``finish``: alpha, C, bias, activation, in fp32)
 the type of D and store them.
 
 - 16 bits: ``stmatrix`` puts a warp's 16 rows into the tile in shared memory, over C if there is
-  one; lane 0 copies them out by tensor stores, a box of 16 rows by 64 columns each, which clip what
-  lies outside D. Without C they go on while the main loop of the next tile begins; with C they are
-  waited for at once, since the next C comes to the same place.
+  one; lane 0 copies them out by tensor stores, 16 rows of a panel (64 columns) each, which clip
+  what lies outside D. Without C they go on while the main loop of the next tile begins; with C they
+  are waited for at once, since the next C comes to the same place.
 - float32: straight from registers, 8 bytes per lane, 32 contiguous in a row; lanes leave out rows
   from m and columns from n on.
 - block-scaled: ``quantize``, which leaves out the same.
@@ -22,16 +22,16 @@ is not gated stores a gated one too, with half as many columns.
 
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import numbered_each
-from numba_marlin.kernels.nvfp4.block_scaled.config import BOX_COLUMNS
+from numba_marlin.kernels.nvfp4.block_scaled.config import PANEL_COLUMNS
 from numba_marlin.kernels.nvfp4.block_scaled.finish import finish_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, quantize_verbs
 
 
-def epilogue_verbs(lang, config, source):
+def epilogue_verbs(lang, config, source_ring):
     """-> namespace with ``epilogue(shared, sums, outputs, corner, place, sizes, thread) -> place
     in the ring of C`` and ``drain(thread)``; the records are those of ``kernel`` and ``schedule``.
     ``flip`` is what the byte offset of a 16-byte chunk in a row is xored with, the swizzle.
-    """
+    source_ring: C's pipeline; ``cfg.source``: whether there is a C."""
     ptx, uint64, int32 = lang.ptx, lang.uint64, lang.int32
     cfg = lang.constants(config)
     halves, floats = config.kind == "halves", config.kind == "floats"
@@ -58,12 +58,13 @@ def epilogue_verbs(lang, config, source):
     def store_halves(piece):
         """16 columns, four matrices of 8 x 8: upper left, lower left, upper right, lower right,
         whose rows lanes 0 .. 7, 8 .. 15, 16 .. 23, 24 .. 31 address."""
-        box, chunk = piece // 4 * config.box_bytes, 32 * (piece % 4)
+        # bytes: a panel has four pieces of two 16-byte chunks in a row
+        panel, chunk = piece // 4 * config.panel_bytes, 32 * (piece % 4)
 
         @lang.device
         def store(v, where):
             ptx.stmatrix_x4(
-                where.row + box + (where.flip ^ chunk),
+                where.row + panel + (where.flip ^ chunk),
                 (
                     pair_of(v[0], v[1]),
                     pair_of(v[2], v[3]),
@@ -99,9 +100,9 @@ def epilogue_verbs(lang, config, source):
 
     @lang.device
     def row_address(shared, inside, lane):
-        """Address of the row that the lane names to ldmatrix and stmatrix, in the first box of the
-        tile in shared memory; inside: the warp's first row in the tile."""
-        return shared + cfg.output_shared + (inside + lane % 8 + lane // 8 % 2 * 8) * 128
+        """Address of the row that the lane names to ldmatrix and stmatrix, in the first panel of
+        the tile in shared memory; inside: the warp's first row in the tile."""
+        return shared + cfg.output_at + (inside + lane % 8 + lane // 8 % 2 * 8) * 128
 
     @lang.device
     def left_from(column, n):
@@ -125,12 +126,12 @@ def epilogue_verbs(lang, config, source):
             ptx.fence_proxy_async_shared()
             ptx.bar_warp_sync(ALL_LANES)
             if lane == 0:
-                for box in range(cfg.d_boxes):
+                for panel in range(cfg.d_panels):
                     ptx.cp_async_bulk_tensor_2d_s2g(
                         outputs.d_map,
-                        int32(rows.column + box * BOX_COLUMNS),
+                        int32(rows.column + panel * PANEL_COLUMNS),
                         int32(rows.row),
-                        shared + (cfg.output_shared + box * cfg.box_bytes) + rows.inside * 128,
+                        shared + (cfg.output_at + panel * cfg.panel_bytes) + rows.inside * 128,
                     )
                 ptx.cp_async_bulk_commit_group()
         elif not floats:
@@ -222,7 +223,7 @@ def epilogue_verbs(lang, config, source):
         # Without C a tile's stores are waited for here, in the next epilogue, and had a main loop's
         # time. With C they were waited for below, before the place was given back to its loader.
         if cfg.source:
-            source.wait_full(barriers, place)
+            source_ring.wait_full(barriers, place)
         else:
             free_output(lane)
         factors = finish.Factors(alpha, beta, inverse, sixth)
@@ -230,8 +231,8 @@ def epilogue_verbs(lang, config, source):
         if cfg.source:
             free_output(lane)
             if lane == 0:
-                source.release(barriers, place)
-            place = source.advance(place)
+                source_ring.release(barriers, place)
+            place = source_ring.advance(place)
         return place
 
     @lang.device

@@ -28,12 +28,19 @@ that is, odd nibbles first: (1, 5) and (3, 7), then even ones: (0, 4) and (2, 6)
 a share's first scale block, 2 and 3 its second: so slices 0 to 3 are scale blocks 0, 2, 4, 6 of the
 step's eight, B's first expanded stage, and slices 4 to 7 are 1, 3, 5, 7, its second.
 
+*Where a number stands in an expanded stage.* Position p = 0 .. 15 of k16 slice q = 0 .. 7 of row r
+of B, packed step s: in expanded stage 2 s + q div 4, chunk 2 (q mod 4) + p div 8 of its row (16
+bytes, 8 numbers), so in the 128-byte swizzle at byte
+
+    128 r + 16 ((2 (q mod 4) + p div 8) ^ (r mod 8)) + 2 (p mod 8)
+
 *The price* (256 x 128 tile, cycles of an SM for 128 of k; modelled):
 
     tensor cores        256 * 128 * 128 multiply-adds, 2048 a cycle                           2048
-    integer units       (256 + 128) * 128 numbers, under 2 operations each (11 for 8),        1536
-                        64 a cycle
-    issue slots         the same and a multiply for two, loads, stores: 3 a number, 4 * 32    1152
+    integer units       (256 + 128) * 128 numbers, 2 operations each at most (11 for 8 are    1536
+                        1056 cycles; the rest: addresses, scales), 64 a cycle
+    issue slots         3 instructions for a number at most (those 2; half a multiply; a      1152
+                        quarter for loads and stores), 4 * 32 a cycle
     shared memory       128 bytes a cycle: wgmma reads expanded B once for each of the tile's 1712
                         four m64 blocks, 131072 bytes; it is written once, 32768; packed codes,
                         24576, and scales, 3072, are written and read
@@ -45,7 +52,6 @@ part of the tile, A, whose fragment a lane can expand from what it loaded itself
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
-from numba_marlin.kernels.dequantize.verbs import AND_OR
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
     ROW_BYTES,
     SCALE_BYTES,
@@ -54,6 +60,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
 )
 from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
 
+AND_OR = (0xF0 & 0xCC) | 0xAA  # lop3 table of (a & b) | c
 SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00
 # prmt: digit d from the right says where byte d of the result comes from, 0 .. 3 of the first
 # operand, 4 .. 7 of the second: bytes 0 and 2 each above a byte of the second
@@ -64,8 +71,7 @@ E2M1_POWER = 14  # a code's fp16 is its number times 2**-E2M1_POWER
 def number_verbs(lang):
     """-> namespace of device functions: ``odd_nibbles(word)`` -> ``Pairs``, two registers of two
     fp16 each, numbers times 2**-14: first nibbles 1 and 5, second nibbles 3 and 7;
-    ``even_nibbles(word)``: 0 and 4, 2 and 6. (First and second: h = 0 and 1 of the docstring. The
-    expanders in ``kernels.dequantize`` are for weights in other orders; only AND_OR is theirs.)"""
+    ``even_nibbles(word)``: 0 and 4, 2 and 6. (First and second: h = 0 and 1 of the docstring.)"""
     ptx = lang.ptx
     and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
     Pairs = lang.record("Pairs", "first second")
@@ -97,6 +103,7 @@ def expand_verbs(lang, config, schedule, packed, expanded):
     ptx, uint16 = lang.ptx, lang.uint16
     cfg = lang.constants(config)
     numbers = number_verbs(lang)
+    # low, high: f16x2 whose halves are both the low, both the high half of their argument
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
 
     # of a row in a packed step: its four shares, four words each; and of each share the scales of
@@ -184,8 +191,8 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         # 64-byte swizzle: 16-byte chunk ^ row div 2 mod 4
         address, flip = stage + cfg.b_shared + own_row * ROW_BYTES, (own_row >> 1 & 3) << 4
         scale_row = first_row % SCALE_ROWS + own_row
-        # ``load`` has the formula. The term of further 128 rows is always 0: a tile of 64 or 128
-        # rows lies within one row tile of scales.
+        # ``load`` has the formula. The term of further 128 rows is always 0: the stage has scales
+        # of 128 rows, and a tile of 64 or 128 rows lies within them.
         scales = (
             stage
             + cfg.sfb_shared
@@ -207,7 +214,7 @@ def expand_verbs(lang, config, schedule, packed, expanded):
 
     @lang.device
     def stage_at(shared, expanded_place):
-        return shared + cfg.expanded_shared + expanded_place.stage * cfg.expanded_bytes
+        return shared + cfg.expanded_at + expanded_place.stage * cfg.expanded_bytes
 
     @lang.device
     def publish(shared, expanded_place, lane):
@@ -226,7 +233,8 @@ def expand_verbs(lang, config, schedule, packed, expanded):
 
         The packed stage is given back behind the first of its two expanded stages though it is in
         registers (``row``) before: a warp sync must show that all lanes have loaded their rows, and
-        ``publish`` has one."""
+        ``publish`` has one. So a full ring of expanded stages also holds a packed stage here, which
+        costs nothing, since the mma warps hold it longer (``kernel``, "What guards a stage")."""
         own_row = ptx.tid_x() % WARPGROUP_THREADS
         lane = own_row % 32
         barriers, expanded_barriers = shared + cfg.packed_barriers, shared + cfg.expanded_barriers

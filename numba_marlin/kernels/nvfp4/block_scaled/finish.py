@@ -3,10 +3,10 @@ the accumulators before ``epilogue`` converts and stores them.
 
     D = activation(alpha * sums + beta * C + bias)
 
-each product and sum rounded once, beta * C by a fused multiply-add. (Other sums are written as
-multiply-adds by 1, which take no product in: an assembler may fuse a product and a plain sum, and
-D's bits would depend on whether it does.) At ``factors`` stand four float32
-numbers, ``declare.epilogue_factors``:
+each product and sum rounded once, beta * C by a fused multiply-add. (Adding bias is written as
+fma(x, 1, bias). Of alpha * sum and a plain addition an assembler may make one fma, which rounds
+once instead of twice, and D's bits would depend on whether it does; into an fma it cannot fold a
+further product.) At ``factors`` stand four float32 numbers, ``declare.epilogue_factors``:
 
     alpha     the caller's, times both operands' global scales and 2**28 (``kernel.OPERAND_POWER``)
     beta
@@ -101,8 +101,8 @@ def finish_verbs(lang, config):
 
     def finish_sixteen(piece):
         """16 columns from 16 * piece on, rows g and g + 8: four 8 x 8 matrices."""
-        # bytes: a box has 64 columns, four pieces of two 16-byte chunks
-        column, box, chunk = 16 * piece, piece // 4 * config.box_bytes, 32 * (piece % 4)
+        # bytes: a panel has 64 columns, four pieces of two 16-byte chunks
+        column, panel, chunk = 16 * piece, piece // 4 * config.panel_bytes, 32 * (piece % 4)
 
         @lang.device
         def finish(sums, at):
@@ -114,7 +114,7 @@ def finish_verbs(lang, config):
                 (alpha * sums[6], alpha * sums[7]),
             )
             if sourced:
-                s = ptx.ldmatrix_x4(at.row + box + (at.flip ^ chunk))
+                s = ptx.ldmatrix_x4(at.row + panel + (at.flip ^ chunk))
                 upper_left, lower_left, upper_right, lower_right = (
                     add_source(upper_left, beta, s[0]),
                     add_source(lower_left, beta, s[1]),

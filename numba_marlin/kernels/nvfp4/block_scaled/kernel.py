@@ -5,7 +5,9 @@ NVFP4: a number is an e2m1 code of 4 bits, times the e4m3 scale of its *scale bl
 a row (SFA and SFB are the matrices of these), times a global scale, one per matrix, which is in
 alpha.
 
-Parameters, in order (``_map``: a tensor map, made by ``tensor_maps``):
+Parameters, in order. ``_map``: a tensor map (made by ``tensor_maps``), 128 bytes by value, which is
+``const __grid_constant__ CUtensorMap`` in CUDA; in the kernel the name is their generic address, a
+u64, so it may be passed on and stand in a record.
 
     a_map, b_map       codes: A uint8 [m, k/2], B uint8 [n, k/2]; even k in the low nibble of a byte
     sfa_map, sfb_map   SFA and SFB, a byte each, in 128x4 order (formula: ``load``)
@@ -19,10 +21,11 @@ Parameters, in order (``_map``: a tensor map, made by ``tensor_maps``):
                        host's name for the counters of any kernel, nothing is locked here
     m, n, k            int32
 
-*Sizes.* m and k at least 1; k a multiple of 32, so that a row's k/2 bytes are a multiple of 16, as
-tensor maps demand; n of 8 (16 where D is NVFP4, 32 where it is MX; twice that if it is gated, and D
-then has n/2 columns). The host refuses all others with ValueError before it launches:
-``problems.operands.BlockProblem``. So k = 0 never gets here; it would hang ``multiply_steps``.
+*Sizes.* m, n and k at least 1. k is a multiple of 32, so that a row's k/2 bytes are a multiple of
+16, as tensor maps demand. n is a multiple of 8; of 16 where D is NVFP4, of 32 where it is MX; of
+twice that if D is gated, and D then has n/2 columns. The host refuses all others with ValueError
+before it launches (``problems.operands.BlockProblem``). So k = 0, which would hang
+``multiply_steps``, never gets here.
 *Tails* are computed: loads bring zeros for what lies outside A, B and their scales and count its
 bytes too; stores leave out what lies outside D (``epilogue``).
 *Padding of scales must not be NaN* (0x7f, 0xff) if k % 64 = 32. A 128x4 tile has four scale blocks,
@@ -52,30 +55,55 @@ stages, ``pipeline_verbs``):
       load_source
 
 Mma warpgroup w multiplies rows w * tile_m / 2 to (w + 1) * tile_m / 2 - 1 of the tile by all
-columns; ``multiply`` goes on from there. An expanded stage holds every other scale block of a
-packed stage, four of eight (``expand``).
+columns; ``multiply`` goes on from there. Packed step s of a tile, 128 of k, takes packed stage s
+and two expanded stages, 2 s and 2 s + 1, each of which holds four of its eight scale blocks
+(``expand``). (Stages are counted from the tile's start here; the rings go on from tile to tile.)
 
-*What guards a stage.* full: waited for before reading; empty: before overwriting.
+*What guards a stage.* full: waited for before reading; empty: before overwriting. An arrival comes
+from lane 0 of a warp, for the whole warp, or from a role's one thread.
 
-    ring: its stages    full: arrivals             empty: arrivals, and when
-    packed:             loader + all its bytes     4 expand warps: all lanes have their row in
-      ``stages``                                   registers; 8 mma warps: at the end of the step,
-                                                   behind product 7 (``multiply``)
-    expanded:           4 expand warps, fenced     8 mma warps: its last product has ended
+    ring: its stages    full: arrivals             empty: arrivals, and when each comes
+    packed:             loader + all its bytes     4 expand warps: when the first of the stage's
+      ``stages``                                   two expanded stages has been published
+                                                   8 mma warps: when product 7 of the step has been
+                                                   issued (it reads A from registers)
+    expanded:           4 expand warps, fenced     8 mma warps: when its last product has ended
       ``expanded_stages``
     tile number: 1      scheduler                  8 mma and 4 expand warps, loader, loader of C:
-                                                   number read
-    C: 1                loader of C + all its      8 mma warps: D, which replaced C in place, has
-                        bytes                      been copied out
+                                                   when they have read the number
+    C: 1                loader of C + all its      8 mma warps: when D, which replaced C in place,
+                        bytes                      has been copied out of shared memory
+    D without C (the    none: each warp stores,    none: in the next epilogue lane 0 of the same
+      default): no ring and copies out, its rows   warp waits until its tensor stores have read
+                        only                       those rows (``free_output``), then a warp sync
 
-The mma warps read a packed stage long before they give it back: A's codes and scales of step s go
-to registers in the middle of step s - 1, but stage s is given back at the end of step s
-(``multiply`` says why). So in the second half of a step they hold two packed stages.
+Both give a packed stage back long after they read it. *Mma*: A's codes and scales of step s go to
+registers in the middle of step s - 1, but stage s is given back at the end of step s (``multiply``
+says why), so in the second half of a step they hold two packed stages. *Expand*: its row of B is in
+registers before it waits for an empty expanded stage, but it gives the packed stage back behind
+that wait. This costs nothing: the mma warps give the same stage back later in any case, behind
+products of its second expanded stage, which is published after this release.
 
 Proxy fences: ordinary stores that wgmma or a tensor store reads (B as fp16; D's tile) are fenced
-before the arrival, or the store. The other direction needs none: what was read is in registers, or
-its wgmma has been waited for, before its warp arrives on the empty barrier, and who overwrites has
-waited for that barrier.
+before the arrival, or the store. The other direction needs none. In a ring, what was read is in
+registers, or its wgmma has been waited for, before its warp arrives on the empty barrier, and who
+overwrites has waited for that barrier; D's tile without C is overwritten by the warp that has
+itself waited for its tensor stores (``cp.async.bulk.wait_group.read``).
+
+*The roles beside each other*, in step s, when the rings are full, with 4 packed and 3 expanded
+stages. (With S and E: the loader fills packed stage s + S - 1, and expand is E - 1 expanded stages
+ahead of the one that is multiplied.)
+
+    role              first half of step s               second half
+    mma               products 0 .. 3, B from            products 4 .. 7, B from expanded 2 s + 1; A
+                      expanded 2 s                       of packed s + 1 goes into registers
+    expand            B of packed s + 1 to expanded      B of packed s + 1 to expanded 2 s + 3
+                      2 s + 2
+    main-loop load    packed s + 3 is on its way (from the end of step s - 1); s + 2 is there
+
+*Epilogues.* Both mma warpgroups work on one tile (CUTLASS: cooperative, not ping-pong), so both are
+in its epilogue at about the same time, and tensor cores are idle then; the others go on until their
+rings are full with the next tile's stages.
 
 *Who is ahead of whom.* The loader is at most ``stages`` packed stages ahead, expand at most
 ``expanded_stages`` expanded ones, both across the ends of tiles: while the mma warps finish a tile,
@@ -89,17 +117,19 @@ block takes a tile varies, bits do not.
 
 *Where else*: ``config`` has the map of shared memory, its swizzles, and what limits stages;
 ``load`` the order of scales; ``expand`` which k a nibble is; ``multiply`` the main loop;
-``epilogue`` the way to D, with ``finish`` (its arithmetic) and ``quantize`` (block-scaled D).
-``ptx.NAME`` is the instruction in ptx/NAME.ptx.
+``epilogue`` the way to D, with ``finish`` (its arithmetic) and ``quantize`` (block-scaled D);
+``choose`` measured times. Outside of this folder: ``language.pipeline`` (rings),
+``language.tile_order``, ``language.tuples``; nothing of ``kernels.dequantize``, whose modules, one
+named ``expand`` too, are for packed weights. ``ptx.NAME`` is the instruction in ptx/NAME.ptx.
 """
 
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
     ALIGNMENT,
-    BOX_COLUMNS,
     LOAD_REGISTERS,
     MMA_WARPGROUPS,
+    PANEL_COLUMNS,
     ROW_BYTES,
     SCALE_BLOCK,
     SCALE_BYTES,
@@ -132,16 +162,16 @@ def make(lang, config):
     expanded = pipeline_verbs(
         lang, config.expanded_stages, producers=GROUP_WARPS, consumers=MMA_WARPS
     )
-    # of C; made but not used where ``config.source`` is False
-    source = pipeline_verbs(lang, 1, producers=1, consumers=MMA_WARPS)
+    # C's, the *source*; made but not used where the flag ``config.source`` is False
+    source_ring = pipeline_verbs(lang, 1, producers=1, consumers=MMA_WARPS)
     # mma and expand warps, the loader, the loader of C if there is one
     listeners = MMA_WARPS + GROUP_WARPS + 1 + config.source
     schedule = schedule_verbs(lang, config, listeners)
-    load = load_verbs(lang, config, schedule, packed, source)
+    load = load_verbs(lang, config, schedule, packed, source_ring)
     expand = expand_verbs(lang, config, schedule, packed, expanded)
     multiply = multiply_verbs(lang, config, packed, expanded)
-    write = epilogue_verbs(lang, config, source)
-    keep_load_registers, keep_expand_registers, take_mma_registers = (
+    write = epilogue_verbs(lang, config, source_ring)
+    drop_to_load_registers, drop_to_expand_registers, rise_to_mma_registers = (
         ptx.setmaxnreg_dec(n=LOAD_REGISTERS),
         ptx.setmaxnreg_dec(n=config.expander_registers),
         ptx.setmaxnreg_inc(n=config.mma_registers),
@@ -165,7 +195,7 @@ def make(lang, config):
         packed.initialise(shared + cfg.packed_barriers)
         expanded.initialise(shared + cfg.expanded_barriers)
         if cfg.source:
-            source.initialise(shared + cfg.source_barriers)
+            source_ring.initialise(shared + cfg.source_barriers)
         schedule.initialise(shared + cfg.tile_barriers)
 
     @lang.device
@@ -191,12 +221,13 @@ def make(lang, config):
         stages, and of C."""
         thread, steps = thread_of(ptx.tid_x()), schedule.counts(sizes).steps
         places = Places(packed.consumer_start(), expanded.consumer_start())
-        source_place = source.consumer_start()
+        source_place = source_ring.consumer_start()
         number, tile_place = schedule.fetch_together(shared, schedule.start(), thread.lane)
         while number != NO_TILE:
             places, sums = multiply.multiply_steps(shared, places, steps, thread)
-            # Equal to ``thread``, but of a number that the compiler cannot know to be the same: it
-            # would else keep addresses made of ``thread`` in registers that the products need.
+            # Equal to ``thread``, but the compiler cannot know it (``opaque_u32`` returns what it
+            # is given, and hides that): it would else keep addresses made of ``thread`` in
+            # registers that the products need.
             again = thread_of(ptx.opaque_u32(ptx.tid_x()))
             corner = schedule.corner(number, sizes)
             source_place = write.epilogue(shared, sums, outputs, corner, source_place, sizes, again)
@@ -209,29 +240,33 @@ def make(lang, config):
         if ptx.tid_x() == 0:
             initialise(shared)
         cuda.syncthreads()
-        # Registers: a thread block is launched with 65536 / 512 = 128 per thread; two warpgroups
-        # keep fewer, setmaxnreg_inc waits until there are enough for the mma warps (``config``).
+        # Registers: a thread block is launched with 65536 / 512 = 128 per thread. (The compiler
+        # declares the 512 threads of ``declare``, .maxntid, and of a kernel with setmaxnreg ptxas
+        # then gives each thread its share of an SM's registers.) Two warpgroups drop to fewer;
+        # setmaxnreg_inc waits until that has left enough for the mma warps, which take no more than
+        # the rest (``config.mma_registers``).
         if ptx.tid_x() >= WARPGROUP_THREADS * (MMA_WARPGROUPS + 1):
-            keep_load_registers()
+            drop_to_load_registers()
             load_or_schedule(shared, Maps(a_map, b_map, sfa_map, sfb_map), c_map, locks, sizes)
         elif ptx.tid_x() >= WARPGROUP_THREADS * MMA_WARPGROUPS:
-            keep_expand_registers()
+            drop_to_expand_registers()
             expand.expand_tiles(shared, sizes)
         else:
-            take_mma_registers()
+            rise_to_mma_registers()
             multiply_tiles(shared, Outputs(d_map, d, sfd, bias, factors), sizes)
 
     return kernel
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """-> {parameter: (array that it maps, ``TensorMap``)}. a_stride: not used, A is contiguous.
+    """-> {parameter: (array that it maps, ``TensorMap``)}. a_stride: not used, A is contiguous; all
+    kernels' functions of this name have it.
 
     Boxes of A and B: a tile's rows by 64 bytes, 128 of k. B's are in the 64-byte swizzle, since
     each lane of ``expand`` reads a row; A's are plain, since a warp of ``multiply`` reads eight
     whole rows at once, 512 bytes that lie in one piece. Boxes of scales: two 128x4 tiles, 128 of k,
-    by a tile for every 128 rows. Boxes of C: a tile's rows by 64 columns; of D: a warp's 16 rows by
-    64 columns.
+    by a tile for every 128 rows. Boxes of C: a panel, a tile's rows by 64 columns; of D: a warp's
+    16 rows of a panel.
     """
 
     def codes(rows, tile_rows, swizzle):
@@ -254,7 +289,7 @@ def tensor_maps(config, m, n, k, a_stride):
             config.result,
             shape=(m, columns),
             strides_bytes=(2 * columns, 2),
-            box=(tile_rows, BOX_COLUMNS),
+            box=(tile_rows, PANEL_COLUMNS),
             swizzle=128,
         )
 

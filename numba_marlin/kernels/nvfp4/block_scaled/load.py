@@ -13,12 +13,12 @@ a packed step is, within the 1024 bytes of its 128 rows (r counts from their fir
 
 *Epilogue load.* It fetches C's tile of 16-bit numbers while the main loop multiplies the tile. C
 lands where D's tile will stand: every element of D is written over the element of C that it was
-made of, by the warp that has read it (``epilogue``). Boxes have 64 columns, rows of 128 bytes in
-the 128-byte swizzle.
+made of, by the warp that has read it (``epilogue``). A copy brings a panel: 64 columns of the tile,
+rows of 128 bytes in the 128-byte swizzle.
 """
 
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
-    BOX_COLUMNS,
+    PANEL_COLUMNS,
     ROW_BYTES,
     SCALE_MAP_WIDTH,
     SCALE_ROWS,
@@ -26,13 +26,13 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
 from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
 
 
-def load_verbs(lang, config, schedule, packed, source):
-    """packed, source: pipelines of packed stages and of C. -> namespace of device functions.
+def load_verbs(lang, config, schedule, packed, source_ring):
+    """packed, source_ring: pipelines of packed stages and of C. -> namespace of device functions.
 
     Operands of a tensor copy: destination; map; x and y of the box's corner, as the instruction
     takes them (x, the contiguous one, first; a ``TensorMap`` says shapes the other way round);
-    barrier. Codes: x counts bytes, y rows. Scales: x counts 8 bytes, y row tiles, 128 rows. C: x
-    counts columns, y rows.
+    barrier. Codes: x counts bytes, y rows. Scales: x counts 8 bytes, y 128 rows. C: x counts
+    columns, y rows.
 
     State: place: in the ring that is filled; tile_place: in the ring of tile numbers; number: the
     tile; step: packed steps of the tile that have been issued."""
@@ -75,22 +75,22 @@ def load_verbs(lang, config, schedule, packed, source):
 
     @lang.device
     def load_source(shared, c_map, sizes):
-        barriers, place = shared + cfg.source_barriers, source.producer_start()
+        barriers, place = shared + cfg.source_barriers, source_ring.producer_start()
         number, tile_place = schedule.fetch_alone(shared, schedule.start())
         while number != NO_TILE:
             corner = schedule.corner(number, sizes)
-            source.wait_empty(barriers, place)
-            source.expect(barriers, place, cfg.output_bytes)
-            full = source.full(barriers, place)
-            for box in range(cfg.boxes):
+            source_ring.wait_empty(barriers, place)
+            source_ring.expect(barriers, place, cfg.output_bytes)
+            full = source_ring.full(barriers, place)
+            for panel in range(cfg.panels):
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    shared + (cfg.output_shared + box * cfg.box_bytes),
+                    shared + (cfg.output_at + panel * cfg.panel_bytes),
                     c_map,
-                    int32(corner.column + box * BOX_COLUMNS),
+                    int32(corner.column + panel * PANEL_COLUMNS),
                     int32(corner.row),
                     full,
                 )
-            place = source.advance(place)
+            place = source_ring.advance(place)
             number, tile_place = schedule.fetch_alone(shared, tile_place)
 
     return lang.namespace("load", load_operands=load_operands, load_source=load_source)

@@ -10,10 +10,17 @@ which have the same order.
 
 Lane 4 g + t has columns 8 v + 2 t and the next one, v = 0 .. 3, of 32: of an NVFP4 block four
 numbers, of an MX block eight; two shuffles give all four lanes of a row the largest magnitude.
-Hopper has no conversion to e2m1: its numbers with exponent e = 0, 1 or 2 are multiples, *steps*, of
-2**(e - 1) (those below 1 too, of 2**-1), and adding 2**(22 + e), whose last bit is worth that,
-rounds to one, once and to nearest even, and leaves the count of steps in the low bits: with e = 1,
-3.2 + 2**23 is 2**23 + 3, three steps of 1 (``e2m1_code`` goes on).
+Hopper has no conversion to e2m1. Its numbers are multiples of a *step*, which depends on the
+exponent e:
+
+    numbers           e    step, 2**(e - 1)
+    below 2           0    1/2
+    2 and 3           1    1
+    4 and 6           2    2
+
+The last bit of 2**(22 + e) as an fp32 is worth one step. So adding 2**(22 + e) to a number rounds
+it to a multiple of its step, once and to nearest even, and leaves the count of steps in the low
+bits: with e = 1, 3.2 + 2**23 is 2**23 + 3, three steps of 1 (``e2m1_code`` goes on).
 
 Codes of v = 0 .. 3 are then exchanged among the four lanes, so that lane t has all of v = t, 8
 codes, 4 bytes (FP8: 8), and the four lanes write 16 (32) contiguous bytes of a row.

@@ -28,7 +28,8 @@ def schedule_verbs(lang, config, listeners):
     ring = pipeline_verbs(lang, TILE_STAGES, producers=1, consumers=listeners)
     corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
 
-    # of the whole product: row tiles, column tiles, and packed steps of a tile, k / 128 rounded up
+    # of the whole product: tiles of D along m and along n; and packed steps of a tile, k / 128
+    # rounded up
     Counts = lang.record("Counts", "m_tiles n_tiles steps")
 
     # of a tile, in elements. row: its first of A and D. column: its first of A @ B^T, which is its
@@ -52,11 +53,12 @@ def schedule_verbs(lang, config, listeners):
 
     @lang.device
     def number_at(shared, place):
-        return shared + cfg.tiles_shared + place.stage * 4
+        return shared + cfg.tiles_at + place.stage * 4
 
     @lang.device
     def hand_out_tiles(shared, counter, sizes):
-        """The scheduler."""
+        """The scheduler. State: number: the tile to publish next; place: in the ring of tile
+        numbers. (asked: the counter before this request, 0 for the first of all.)"""
         counted, barriers = counts(sizes), shared + cfg.tile_barriers
         tiles, blocks = counted.m_tiles * counted.n_tiles, uint32(cuda.gridDim.x)
         place = ring.producer_start()
