@@ -16,7 +16,7 @@ zeros                 int32 [groups, n_packed * bits/32] or float16 [groups, n_p
 bias                  [n] of ``dtype``
 partials, locks       workspace, fp32 and int32 (``workspace_bytes``); locks are zero before and
                       zero again after
-m, n, k, a_stride     int32; m any, k a multiple of 16, n of 8 (more in **Tails**)
+m, n, k, a_stride     int32; m from 1 on, k a multiple of 16, n of 8 (**Tails**)
 factors               with FP4: fp32 [n_packed]. The epilogue multiplies a column by its factor:
                       the global scale, times a power of two (``fp4``, **Units**)
 
@@ -101,8 +101,8 @@ waits acquire, the default of the PTX instructions, so the assembler leaves all 
 between its wait and its release. So does the compiler: what touches memory, ``ld.shared`` and
 ``ldmatrix`` included, is volatile and clobbers memory. Between wait and release loads, arithmetic
 and ``mma`` may move (``multiply`` says how they do). Between the reads of a stage and the bulk copy
-that overwrites it is no ``fence.proxy.async``: loads have returned before the arrival, the copy is
-issued after the wait (``multiply.done_with_stage``).
+that overwrites it is no ``fence.proxy.async``: the arrival, a release, takes effect when the loads
+before it have returned, and the copy is issued after the wait (``multiply.done_with_stage``).
 
 **Stage counts.** 2 or more: with one the kernel would be correct, but copy nothing while it
 multiplies. At most what ``shared_limit`` has room for: with the default sizes 5, as two blocks
@@ -155,13 +155,14 @@ stores write them straight from it: no staging, no shuffle, no vector stores.
 m  always             rows below m       all ``batch`` rows: a lane whose row is   rows below m
                                          missing reads the last one there is
 n  n % columns == 0   columns below      64 columns by each warp whose first one   columns below n
-                      n_packed           is below n_packed; others only release
+                      n_packed           is below n_packed (others: see below)
 k  k % stage_k == 0   k16 rows below k   those, one at a time (``multiply.tail``)
 =  =================  =================  ========================================  ================
 
-Rows beyond ``batch`` are further tiles. n that does not fit is a multiple of 8, k of 16, and both
-take ``ragged=True``: without it the kernel has no code for them, and ``choose.check`` refuses them.
-(TMA boxes would fill in zeros instead. They cost 2% at m = 1: experiments/03_tma.)
+A warp without columns only releases the stages, and takes zeros through the epilogue. Rows beyond
+``batch`` are further tiles. n that does not fit is a multiple of 8, k of 16, and both take
+``ragged=True``: without it the kernel has no code for them, and ``choose.check`` refuses them. (TMA
+boxes would fill in zeros instead. They cost 2% at m = 1: experiments/03_tma.)
 
 A group size of integers divides k (one of k or more becomes per-column scales). FP4's scales lie in
 rows for 32 of k, ceil(k / 32) of them: the last row, and with it a scale block of 32, may have a

@@ -51,11 +51,12 @@ the stage is released after all of them (``tail``).
 **What overlaps with what** in a warp is up to the assembler: loads may move among products, as
 neither changes what the other reads. What ptxas 13.5 makes of four configurations (read, not timed)
 has all loads between the stage's wait and its release, and the release before the last products.
-With batch <= 16 it begins with pair 0 and issues the loads of each next pair one by one among the
-products of the pair before. With batch > 16 it too issues loads of a row among products of earlier
-rows, in as many registers as are left, though the source has one slot. The first products of a
-stage wait for its first loads with nothing to overlap, which only other warps' work can hide; with
-rows_per_warp = 2 there is no other pair.
+(Whether these come before or after the next stage's wait was not looked at.) With batch <= 16 it
+begins with pair 0 and issues the loads of each next pair one by one among the products of the pair
+before. With batch > 16 it too issues loads of a row among products of earlier rows, in as many
+registers as are left, though the source has one slot. The first products of a stage wait for its
+first loads with nothing to overlap, which only other warps' work can hide; with rows_per_warp = 2
+there is no other pair.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -78,8 +79,8 @@ def multiply_verbs(lang, config, ring):
     @lang.device
     def done_with_stage(shared, place, lane):
         """To be called when the warp has fetched all it needs of a stage, used or not. The barrier
-        of the warp orders all lanes' reads before lane 0's arrival at the empty mbarrier, whose
-        release orders them before the producer's next copy.
+        of the warp orders all lanes' reads before lane 0's arrival at the empty mbarrier, a
+        release, which the producer waits for, an acquire, before its next copy.
 
         Reads go through the generic proxy, the copy through the async proxy, and there is no
         fence.proxy.async. Such a fence makes writes of one proxy visible to the other, but here the
