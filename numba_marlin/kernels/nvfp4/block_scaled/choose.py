@@ -15,8 +15,8 @@ from numba_marlin.problems import BlockProblem
 # Measured on an H200 at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
 #
 # What was compared: one later run of the same (2026-11-23, quick.jsonl there), speed relative to
-# cuBLAS's fp16 product
-# of the same numbers in the same rounds, group_m 8. The spread of such a run is about 3 %:
+# cuBLAS's fp16 product of the same numbers in the same rounds, group_m 8. The spread of such a
+# run is about 3 %:
 #
 #     tile         (stages, expanded_stages)   4096 cubed   8192 cubed
 #     256 x 128    (4, 3)                      0.882        0.918
