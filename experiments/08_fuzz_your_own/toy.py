@@ -67,10 +67,9 @@ def ring_verbs(lang, stages, producers, consumers, bug: bool = False) -> SimpleN
     last = stages - 2 if bug else stages - 1
 
     def advance(place):
-        around = int(place[0]) == last
-        return lang.uint32((int(place[0]) + 1) % stages), lang.uint32(
-            place[1] ^ lang.uint32(around)
-        )
+        around = int(place.stage) == last
+        stage = lang.uint32((int(place.stage) + 1) % stages)
+        return verbs.Place(stage, lang.uint32(place.parity ^ lang.uint32(around)))
 
     verbs.advance = advance
     return verbs

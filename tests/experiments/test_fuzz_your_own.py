@@ -19,9 +19,12 @@ def run():
     sys.path[:] = before
 
 
-def test_the_toy_is_sound_and_its_bug_is_found(run):
-    assert run.search("packing", False)[0] is None
-    assert run.search("packing", True)[0] is not None
+@pytest.mark.parametrize(
+    "target", ("packing", pytest.param("kernel", marks=pytest.mark.thorough), "ring")
+)
+def test_the_toy_is_sound_and_its_bug_is_found(run, target):
+    assert run.search(target, False)[0] is None
+    assert run.search(target, True)[0] is not None
 
 
 def test_the_table_says_what_was_found(run):
