@@ -45,9 +45,9 @@ being
 
 A D that is float32 or block-scaled has no tile in shared memory: (7, 2), (6, 3), (5, 5) .. (2, 10)
 for 256 x 128. Any numbers between are right, odd ones too: they change offsets, barriers, when the
-rings go round and how far ahead the loader and expand may be, nothing else. Their effect on speed:
-for 256 x 128 (4, 3) and (3, 4) were compared and are equal within noise; no other pairs were
-(``choose`` has the figures).
+rings go round and how far ahead the loader and expand may be (``kernel``), nothing else. Their
+effect on speed: for 256 x 128 (4, 3) and (3, 4) were compared and are equal within noise; no other
+pairs were (``choose`` has the figures).
 """
 
 from dataclasses import dataclass

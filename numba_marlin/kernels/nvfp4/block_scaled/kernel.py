@@ -92,7 +92,8 @@ itself waited for its tensor stores (``cp.async.bulk.wait_group.read``).
 
 *The roles beside each other*, in step s, when the rings are full, with 4 packed and 3 expanded
 stages. (With S and E: the loader fills packed stage s + S - 1, and expand is E - 1 expanded stages
-ahead of the one that is multiplied.)
+ahead of the one that is multiplied, but never past 2 s + 2 S - 1, since the mma warps hold packed
+stage s: more than 2 S + 1 expanded stages are of no use.)
 
     role              first half of step s               second half
     mma               products 0 .. 3, B from            products 4 .. 7, B from expanded 2 s + 1; A
