@@ -29,13 +29,22 @@ _CHUNK = 16 << 20
 _LONGEST_ENTRY = 200  # bytes of a header entry besides the name
 
 
+def room_of(name: str) -> int:
+    """Bytes of a header that a name may need: its entry, and lists in the metadata that have it,
+    JSON in a string of JSON."""
+    return _LONGEST_ENTRY + 4 * len(json.dumps(json.dumps(name)))
+
+
 class ShardWriter:
     """target: the final name of the file. names: all tensors that may be written; space for their
-    header entries is reserved."""
+    header entries, and ``metadata`` bytes more, is reserved.
 
-    def __init__(self, target: Path, names: list[str]):
+    written: name -> (type in the header, shape) of what was written so far.
+    """
+
+    def __init__(self, target: Path, names: list[str], metadata: int = 0):
         self.target, self.partial = target, target.with_name(target.name + WRITING)
-        room = 1024 + sum(len(json.dumps(name)) + _LONGEST_ENTRY for name in names)
+        room = 4096 + metadata + sum(map(room_of, names))
         self.begin = -(-room // 4096) * 4096
         if self.begin - 8 > HEADER_LIMIT:
             raise ValueError(
@@ -43,6 +52,7 @@ class ShardWriter:
                 f" most {HEADER_LIMIT}"
             )
         self.header: dict[str, dict] = {}
+        self.written: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.late: list[tuple[str, str, tuple[int, ...], bytes]] = []
         self.file = alone(self.partial)
         self.file.seek(self.begin)
@@ -60,6 +70,7 @@ class ShardWriter:
                 f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}"
             )
         code = NAMES[array.dtype.name] if code is None else code
+        self.written[name] = code, array.shape
         if array.nbytes % 8 or not array.shape:
             self.late.append((name, code, array.shape, bytes(_bytes(array))))
             return
@@ -68,6 +79,7 @@ class ShardWriter:
 
     def copy(self, name: str, source: Path, entry: Entry, progress=None) -> None:
         """Copy a tensor from another file, a few megabytes at a time."""
+        self.written[name] = entry.code, entry.shape
         if entry.nbytes % 8:
             with source.open("rb") as file:
                 file.seek(entry.begin)

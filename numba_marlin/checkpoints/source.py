@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from numba_marlin.checkpoints.configuration import stated_quantization
 from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import Entry, SafetensorsFile, parse_json
 
@@ -55,10 +56,9 @@ class Source:
     def _quantization(self) -> dict:
         """The quantisation settings of config.json, else of quantize_config.json, else of the first
         file's metadata; {} if there are none."""
-        text = self.config.get("text_config")
-        for where in (self.config, text if isinstance(text, dict) else {}):
-            if isinstance(where.get("quantization_config"), dict):
-                return where["quantization_config"]
+        said = stated_quantization(self.config)
+        if said:
+            return said
         said = _json_of(self.directory / "quantize_config.json")
         file = next(iter(self.files.values()))
         if not said and "quantization_config" in file.metadata:

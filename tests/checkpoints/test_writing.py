@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.checkpoints import convert, save
+from numba_marlin.checkpoints import convert, job
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from tests.checkpoints.models import OTHERS, small_model
@@ -123,7 +123,7 @@ def test_a_shard_that_another_process_writes_is_left_alone(tmp_path, monkeypatch
     source = nm.save_checkpoint(tmp_path / "source", small_model(2), "gptq")
     with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
         changed.setattr(
-            save._Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+            job.Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         convert(source, tmp_path / "target", "awq")
     other = ShardWriter(tmp_path / "target.partial" / "model.safetensors", ["a"])
@@ -152,7 +152,7 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
     source = nm.save_checkpoint(tmp_path / "source", model, "gptq", others=OTHERS)
     whole = convert(source, tmp_path / "whole", "awq", shard_bytes=6_000)
     written = []
-    shard = save._Job._shard
+    shard = job.Job._shard
 
     def interrupted(job, path, items):
         if len(written) == 2:
@@ -160,7 +160,7 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
         written.append(path.name)
         shard(job, path, items)
 
-    monkeypatch.setattr(save._Job, "_shard", interrupted)
+    monkeypatch.setattr(job.Job, "_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target", "awq", shard_bytes=6_000)
     assert not (tmp_path / "target").exists()
@@ -169,7 +169,7 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
     (tmp_path / "target.partial" / "model-00003-of-00005.safetensors.writing").write_bytes(b"half")
     resumed = []
     monkeypatch.setattr(
-        save._Job,
+        job.Job,
         "_shard",
         lambda job, path, items: (resumed.append(path.name), shard(job, path, items)),
     )
@@ -192,9 +192,9 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
 
 def test_another_plan_starts_anew(tmp_path, monkeypatch):
     source = nm.save_checkpoint(tmp_path / "source", small_model(3), "gptq")
-    shard = save._Job._shard
+    shard = job.Job._shard
     monkeypatch.setattr(
-        save._Job,
+        job.Job,
         "_shard",
         lambda job, path, items: (
             (_ for _ in ()).throw(KeyboardInterrupt)
@@ -204,7 +204,7 @@ def test_another_plan_starts_anew(tmp_path, monkeypatch):
     )
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target", "awq", shard_bytes=6_000)
-    monkeypatch.setattr(save._Job, "_shard", shard)
+    monkeypatch.setattr(job.Job, "_shard", shard)
     convert(source, tmp_path / "target", "gptq_v2", shard_bytes=6_000)
     assert {
         layer.form.name for layer in nm.load_checkpoint(tmp_path / "target").layers.values()
