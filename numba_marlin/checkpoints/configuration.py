@@ -11,6 +11,7 @@ from collections import Counter
 
 import numba_marlin
 from numba_marlin.checkpoints import skipped
+from numba_marlin.formats.files import STORED
 
 FACTS = "numba_marlin_layers"
 
@@ -23,6 +24,20 @@ def stated_quantization(config: dict) -> dict:
         if isinstance(where.get("quantization_config"), dict):
             return where["quantization_config"]
     return {}
+
+
+def stated_format(quantization: dict) -> str | None:
+    """The format that a configuration names, or None if it names none that this package knows."""
+    if quantization.get("quant_method") == "awq" and quantization.get("version") == "marlin":
+        return "vllm-marlin"
+    for said in (
+        quantization.get("checkpoint_format"),
+        quantization.get("format"),
+        quantization.get("quant_method"),
+    ):
+        if isinstance(said, str) and said in STORED:
+            return said
+    return None
 
 
 def without_quantization(config: dict) -> dict:

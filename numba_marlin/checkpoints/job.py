@@ -16,6 +16,7 @@ from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import DTYPES, SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone, room_of
 from numba_marlin.checkpoints.shards import into_shards, shard_names, write_json
+from numba_marlin.checkpoints.source import check_neighbours
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.operands import BlockScaled
@@ -58,6 +59,7 @@ class Job:
             config,
         )
         self.excepted, self.sizes, self.copy, self.plan = excepted, sizes, copy, plan
+        self.single = target.suffix == ".safetensors"
         self.partial = target.with_name(target.name + PARTIAL)
         # a converted layer that did not fit in the previous shard
         self.held: tuple[str, dict, dict] | None = None
@@ -65,6 +67,8 @@ class Job:
         self._check_free()
         if not target.parent.is_dir():
             raise CheckpointError(f"{target}: there is no directory {target.parent}")
+        if self.single:
+            check_neighbours(target, form.name)
 
     def _check_free(self) -> None:
         if self.target.exists():
@@ -76,15 +80,14 @@ class Job:
     def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
         """Write everything. An error leaves nothing behind; an interruption leaves the finished
         shards for the next run."""
-        single = self.target.suffix == ".safetensors"
-        if self.partial.exists() and (single or not (self.partial / PLAN).is_file()):
-            if self.partial.is_dir() or not single:
+        if self.partial.exists() and (self.single or not (self.partial / PLAN).is_file()):
+            if self.partial.is_dir() or not self.single:
                 raise CheckpointError(
                     f"{self.partial} exists and is no unfinished conversion: remove it"
                 )
             self.partial.unlink()
         try:
-            self._file() if single else self._directory(shard_bytes, companions)
+            self._file() if self.single else self._directory(shard_bytes, companions)
         except (KeyboardInterrupt, OSError):  # a full disk is an interruption too
             raise
         except BaseException:

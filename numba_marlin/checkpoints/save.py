@@ -132,7 +132,7 @@ def convert(
         allow_loss,
         checkpoint,
         checkpoint.source.config,
-        skipped.said(checkpoint.source.quantization),
+        checkpoint.source.excepted,
         progress,
         sizes,
         copy,

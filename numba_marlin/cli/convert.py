@@ -96,6 +96,8 @@ def _execute(args, report) -> bool:
         f"{args.source}: {len(before)} layers ({', '.join(formats[0])}), {len(before.others)} other"
         f" tensors, {nbytes[0]:,} bytes",
     )
+    for each in before.source.contradictions():
+        report.row("believed", each)
     report.row(
         "wrote",
         f"{target}: {len(after)} layers ({args.to}), {len(after.source.files)} file(s),"
@@ -108,6 +110,7 @@ def _execute(args, report) -> bool:
             "layers": len(before),
             "other_tensors": len(before.others),
             "bytes": nbytes[0],
+            "contradictions": before.source.contradictions(),
         },
         "target": {
             "path": str(target),
