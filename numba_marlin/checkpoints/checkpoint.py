@@ -8,7 +8,7 @@ GPTQ's two versions look alike; ``checkpoint_format`` distinguishes them, in the
 or else in the configuration (by default version 1, as in Hugging Face). Opening a checkpoint checks
 all layers; CheckpointError names file, tensor and rule.
 
-Looking a weight up reads it from memory-mapped files. Weights are not cached: looking one up again
+Looking a weight up reads it. Weights are not cached: looking one up again
 reads it again.
 """
 
@@ -120,7 +120,7 @@ class Checkpoint(Mapping):
         return name in self.layers
 
     def tensor(self, name: str) -> np.ndarray:
-        """A tensor of ``others``, memory-mapped and read-only."""
+        """A tensor of ``others``, read-only. It is read each time."""
         return self.source.array(name)
 
     def __repr__(self) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numba_marlin
 from numba_marlin.checkpoints import skipped
 from numba_marlin.checkpoints.checkpoint import codec_for
+from numba_marlin.checkpoints.companions import PLAN, copy_small_files
 from numba_marlin.checkpoints.configuration import FACTS, quantization_of, without_quantization
 from numba_marlin.checkpoints.errors import CheckpointError
+from numba_marlin.checkpoints.owner import PARTIAL, owned, remove_left, to_disk
 from numba_marlin.checkpoints.safetensors_file import DTYPES, SafetensorsFile
-from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone, room_of
+from numba_marlin.checkpoints.safetensors_writer import ShardWriter, room_of
 from numba_marlin.checkpoints.shards import into_shards, shard_names, write_json
 from numba_marlin.checkpoints.source import check_neighbours
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
@@ -22,10 +25,6 @@ from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.operands import BlockScaled
 from numba_marlin.formats.stored import StoredFormat
 
-PARTIAL = ".partial"
-PLAN = "numba_marlin_conversion.json"
-_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken")
-_COMPANION_LIMIT = 100_000_000
 Progress = Callable[[int, int, str], None]
 
 
@@ -71,7 +70,7 @@ class Job:
             check_neighbours(target, form.name)
 
     def _check_free(self) -> None:
-        if self.target.exists():
+        if os.path.lexists(self.target):
             raise CheckpointError(
                 f"{self.target} exists: a checkpoint is never overwritten; remove it or choose"
                 " another name"
@@ -80,41 +79,33 @@ class Job:
     def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
         """Write everything. An error leaves nothing behind; an interruption leaves the finished
         shards for the next run."""
-        if self.partial.exists() and (self.single or not (self.partial / PLAN).is_file()):
-            if self.partial.is_dir() or not self.single:
-                raise CheckpointError(
-                    f"{self.partial} exists and is no unfinished conversion: remove it"
-                )
-            self.partial.unlink()
-        try:
-            self._file() if self.single else self._directory(shard_bytes, companions)
-        except (KeyboardInterrupt, OSError):  # a full disk is an interruption too
-            raise
-        except BaseException:
-            (
-                shutil.rmtree(self.partial)
-                if self.partial.is_dir()
-                else self.partial.unlink(missing_ok=True)
-            )
-            raise
+        if self.single:
+            self._shard(self.target, list(self.sizes), check=self._check_free)
+        else:
+            with owned(self.partial):
+                self._check_ours()
+                try:
+                    self._check_free()
+                    self._directory(shard_bytes, companions)
+                except (KeyboardInterrupt, OSError):  # a full disk is an interruption too
+                    raise
+                except BaseException:
+                    shutil.rmtree(self.partial)
+                    raise
         return self.target
 
-    def _file(self) -> None:
-        self._shard(self.partial, list(self.sizes))
-        self._check_free()
-        os.replace(self.partial, self.target)
+    def _check_ours(self) -> None:
+        """CheckpointError unless the directory is empty or an interrupted run's."""
+        left = list(self.partial.iterdir())
+        for each in left:
+            if not stat.S_ISREG(each.lstat().st_mode) or not (self.partial / PLAN).exists():
+                raise CheckpointError(
+                    f"{self.partial} exists and is no unfinished conversion ({each.name}): remove"
+                    " it"
+                )
 
     def _directory(self, shard_bytes: int, companions: Path | None) -> None:
-        plan = self.partial / PLAN
-        if self.partial.exists() and (
-            self.plan is None or plan.read_text(encoding="utf-8") != self.plan
-        ):
-            shutil.rmtree(self.partial)
-        self.partial.mkdir(exist_ok=True)
-        plan.write_text(self.plan or "", encoding="utf-8")
-        for left in self.partial.glob("*" + WRITING):
-            alone(left).close()
-            left.unlink()
+        self._keep_finished(shard_bytes)
         names = self._filled(shard_bytes) if self.plan is None else self._planned(shard_bytes)
         files = {name: SafetensorsFile(self.partial / name) for name in names}
         if len(names) > 1:
@@ -132,27 +123,30 @@ class Job:
             self.partial / "config.json",
             config | ({"quantization_config": quantization} if quantization else {}),
         )
-        for each in sorted(companions.iterdir()) if companions is not None else []:
-            fits = (
-                each.is_file()
-                and each.suffix in _COMPANIONS
-                and each.stat().st_size <= _COMPANION_LIMIT
-            )
-            if (
-                fits
-                and not each.name.endswith(".index.json")
-                and each.name
-                not in (
-                    "config.json",
-                    "quantize_config.json",
-                    "hf_quant_config.json",
-                    PLAN,
-                )
-            ):
-                shutil.copyfile(each, self.partial / each.name)
+        if companions is not None:
+            copy_small_files(companions, self.partial)
+        to_disk(self.partial)
         self._check_free()
-        plan.unlink()
         os.replace(self.partial, self.target)
+        to_disk(self.target.parent)
+        # The last thing: without a plan an unfinished conversion is not recognised.
+        (self.target / PLAN).unlink()
+
+    def _keep_finished(self, shard_bytes: int) -> None:
+        """Remove what an interrupted run left, but for the shards of this plan, and write the
+        plan."""
+        plan, kept = self.partial / PLAN, set()
+        if self.plan is not None and plan.exists():
+            if plan.read_bytes() == self.plan.encode():
+                kept = {PLAN, *shard_names(len(into_shards(self.sizes, shard_bytes)))}
+        for each in self.partial.iterdir():
+            if each.name not in kept:
+                remove_left(each)
+        if not plan.exists():
+            with plan.open("x", encoding="utf-8") as file:
+                file.write(self.plan or "")
+                file.flush()
+                os.fsync(file.fileno())
 
     def _planned(self, shard_bytes: int) -> list[str]:
         """Write the missing shards and return the names of all."""
@@ -177,9 +171,10 @@ class Job:
             os.replace(part, self.partial / name)
         return names
 
-    def _shard(self, path: Path, items: list, limit: int | None = None) -> int:
+    def _shard(self, path: Path, items: list, limit: int | None = None, check=None) -> int:
         """Write one complete file and return the number of items taken: all, or those that fit in
-        ``limit`` bytes and one that is held back for the next shard."""
+        ``limit`` bytes and one that is held back for the next shard. check: called before the file
+        gets its name."""
         layers = [name for kind, name in items if kind == "layer"] + (
             [] if self.held is None else [self.held[0]]
         )
@@ -222,7 +217,8 @@ class Job:
             }
             if facts["layers"]:
                 metadata["quantization_config"] = json.dumps(self._quantization([facts]))
-            writer.finish(metadata)
+            writer.finish(metadata, check)
+            to_disk(path.parent)
             return taken
         except BaseException:
             writer.abandon()

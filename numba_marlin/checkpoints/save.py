@@ -3,14 +3,16 @@ tensor by tensor.
 
 Output is written beside the target as ``TARGET.partial`` and renamed when it is complete, so a
 target that exists is complete. Repeating an interrupted ``convert`` continues after the last
-finished shard, if source, format and options are the same. An error (a broken source, a loss that
-is not allowed) leaves nothing behind. Memory: one layer at a time, in its packed form, as codes,
-and packed again.
+finished shard, if the source's files and configuration, format and options are the same, and starts
+anew otherwise. A target has one writer at a time (BlockingIOError), from beginning to end. An error
+(a broken source, a loss that is not allowed) leaves nothing behind. Memory: one layer at a time, in
+its packed form, as codes, and packed again.
 
 A target that ends in .safetensors is one file (not resumed), with the configuration in its
 metadata; any other is a directory: shards of at most ``shard_bytes`` (more if a single layer is
 larger), an index if there are several, ``config.json`` with ``quantization_config``, and the
-source's small files (tokenizers and the like).
+source's small files (``companions``: tokenizers and the like, not links). When a function returns,
+all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from pathlib import Path
 import numba_marlin
 from numba_marlin.checkpoints import skipped
 from numba_marlin.checkpoints.checkpoint import load_checkpoint
+from numba_marlin.checkpoints.companions import small_files
 from numba_marlin.checkpoints.configuration import stated_quantization
 from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.job import Job, Progress
+from numba_marlin.checkpoints.safetensors_file import stamp_of
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from numba_marlin.checkpoints.shards import check_names
 from numba_marlin.formats.files import find_stored
@@ -113,18 +117,18 @@ def convert(
         for name, layer in checkpoint.layers.items()
     }
     sizes |= {("tensor", name): entries[name].nbytes for name in checkpoint.others}
-    stamps = [
-        (str(file.path.resolve()), file.size, file.path.stat().st_mtime_ns)
-        for file in checkpoint.source.files.values()
+    small = [] if not checkpoint.source.path.is_dir() else small_files(checkpoint.source.directory)
+    same = [
+        numba_marlin.__version__,
+        [file.stamp for file in checkpoint.source.files.values()],
+        [checkpoint.source.config, checkpoint.source.beside],
+        [(each.name, *stamp_of(each.lstat())) for each in small],
+        [format, source_format, allow_loss, shard_bytes],
     ]
-    plan = hashlib.sha256(
-        json.dumps(
-            [numba_marlin.__version__, stamps, format, source_format, allow_loss, shard_bytes]
-        ).encode()
-    ).hexdigest()
+    plan = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
     def copy(writer: ShardWriter, name: str, report) -> None:
-        writer.copy(name, checkpoint.source.file_of(name).path, entries[name], report)
+        writer.copy(checkpoint.source.file_of(name), name, report)
 
     job = Job(
         target,

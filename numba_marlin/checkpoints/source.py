@@ -3,20 +3,22 @@ that holds each, and the configuration.
 
 A directory holds ``*.safetensors`` and, if there are several, one ``*.safetensors.index.json``
 whose weight_map gives the file of each tensor. Names in it must be those of files in the directory
-itself; anything with a path raises CheckpointError and is not opened. (A file there may be a link,
-as in a download cache.) Index and files must name the same tensors, each once. ``config.json`` with
-quantization_config, or ``quantize_config.json``, say how the weights were quantised; beside a
-single file they are read too. What a file says in its own metadata, as those that this package
-writes do, counts more.
+itself; anything with a path raises CheckpointError and is not opened. (A file of weights may be a
+link; of the small files see ``companions``.) Index and files must name the same tensors, each once.
+``config.json`` with quantization_config, or ``quantize_config.json``, say how the weights were
+quantised; beside a single file they are read too. What a file says in its own metadata, as those
+that this package writes do, counts more.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from numba_marlin.checkpoints import skipped
+from numba_marlin.checkpoints.companions import open_regular
 from numba_marlin.checkpoints.configuration import stated_format, stated_quantization
 from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import Entry, SafetensorsFile, parse_json
@@ -52,29 +54,32 @@ class Source:
                         " must be in one file"
                     )
                 self._home[tensor] = file
+        self.entries: dict[str, Entry] = {
+            name: file.entries[name] for name, file in self._home.items()
+        }
         if weight_map is not None:
             _check_map(self.path, weight_map, self._home)
         self.config = _json_of(self.directory / CONFIG)
-        self._beside = _beside(self.directory, self.config)
+        self.beside = _beside(self.directory, self.config)
         self._own = {name: _own(file) for name, file in self.files.items()}
-        statements = [*self._own.values(), *self._beside.values()]
+        statements = [*self._own.values(), *self.beside.values()]
         if self.path.is_dir():
-            statements = [*self._beside.values(), *self._own.values()]
+            statements = [*self.beside.values(), *self._own.values()]
         self.quantization = next((each for each in statements if each), {})
 
     def format_of(self, file: SafetensorsFile) -> str | None:
         """The format that a file says it is of, in its own metadata; else the one that its
         directory says; None if nobody says one that this package knows."""
         own = stated_format(self._own[file.path.name])
-        return own or next(iter(_formats(self._beside).values()), None)
+        return own or next(iter(_formats(self.beside).values()), None)
 
     def contradictions(self) -> list[str]:
         """What files and configurations say differently, one sentence each; the first that a
         sentence names is believed."""
         found = []
-        for name, said in [*self._own.items(), *list(self._beside.items())[:1]]:
+        for name, said in [*self._own.items(), *list(self.beside.items())[:1]]:
             form = stated_format(said)
-            for other, theirs in _formats(self._beside).items():
+            for other, theirs in _formats(self.beside).items():
                 if form is not None and theirs != form:
                     found.append(f"{name} says that it holds {form!r}, {other} says {theirs!r}")
         return found
@@ -82,12 +87,8 @@ class Source:
     @property
     def excepted(self) -> list[str]:
         """The modules that any of the configurations excepts (``skipped.said``)."""
-        each = [*self._beside.values(), *self._own.values()]
+        each = [*self.beside.values(), *self._own.values()]
         return list(dict.fromkeys(name for said in each for name in skipped.said(said)))
-
-    @property
-    def entries(self) -> dict[str, Entry]:
-        return {name: file.entries[name] for name, file in self._home.items()}
 
     def array(self, name: str) -> np.ndarray:
         return self._home[name].array(name)
@@ -133,11 +134,14 @@ def check_neighbours(target: Path, form: str) -> None:
 
 def _json_of(path: Path) -> dict:
     """The object in a JSON file; {} if the file does not exist."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
-    if path.stat().st_size > JSON_LIMIT:
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes, must be at most {JSON_LIMIT}")
-    value = parse_json(path.read_bytes(), str(path))
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > JSON_LIMIT:
+            raise CheckpointError(f"{path}: {size} bytes, must be at most {JSON_LIMIT}")
+        text = file.read(size)
+    value = parse_json(text, str(path))
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold an object")
     return value

@@ -109,6 +109,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin import checkpoints
+    from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.cli.float_source import calibration, float_source
 
     if args.method != "gptq":
@@ -148,6 +149,9 @@ def _execute(args, report) -> bool:
         file.stat().st_size
         for file in ([written] if written.is_file() else written.glob("*.safetensors"))
     )
+    links = [] if source.directory is None else links_out(source.directory)
+    if links:
+        report.row("not copied", f"links out of {args.source}: {', '.join(links)}")
     copied = f", {len(others)} other tensors copied" if others else ""
     report.row(
         "wrote",
@@ -158,6 +162,7 @@ def _execute(args, report) -> bool:
         "target": str(written),
         "bytes": nbytes,
         "copied": sorted(others),
+        "links_not_copied": links,
         "seconds": round(time.perf_counter() - start, 3),
     }
     return True
