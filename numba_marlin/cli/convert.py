@@ -101,7 +101,7 @@ def _execute(args, report) -> bool:
         report.row("believed", each)
     links = links_out(before.source.directory) if before.source.path.is_dir() else []
     if links:
-        report.row("not copied", f"links out of {args.source}: {', '.join(links)}")
+        report.row("links", f"not copied, as they lead out of {args.source}: {', '.join(links)}")
     report.row(
         "wrote",
         f"{target}: {len(after)} layers ({args.to}), {len(after.source.files)} file(s),"

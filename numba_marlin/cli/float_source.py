@@ -11,7 +11,7 @@ from pathlib import Path
 
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.source import Source
-from numba_marlin.cli.orientation import NK, orientation
+from numba_marlin.cli.orientation import NK, orientations
 from numba_marlin.cli.weights import load, load_array
 
 
@@ -98,10 +98,8 @@ def float_source(args, report) -> Floats:
             " quantised (`numba-marlin convert` reads such checkpoints)"
         )
     entries = source.entries
-    found = {
-        layer: orientation(name, entries, source.config, args.transpose)
-        for layer, name in tensors.items()
-    }
+    lie = orientations(chosen, entries, source.config, args.transpose)
+    found = {layer: lie[name] for layer, name in tensors.items()}
     _say(report, found)
 
     def matrix(layer: str):

@@ -151,7 +151,7 @@ def _execute(args, report) -> bool:
     )
     links = [] if source.directory is None else links_out(source.directory)
     if links:
-        report.row("not copied", f"links out of {args.source}: {', '.join(links)}")
+        report.row("links", f"not copied, as they lead out of {args.source}: {', '.join(links)}")
     copied = f", {len(others)} other tensors copied" if others else ""
     report.row(
         "wrote",

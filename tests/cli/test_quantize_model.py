@@ -103,6 +103,18 @@ def test_what_is_not_clear_is_refused(capsys, tmp_path, config, biases, options,
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_square_matrix_is_not_taken_for_another_than_its_neighbours(capsys, tmp_path):
+    """GPT-2's config.json has architectures, its layers are [k, n], the square ones too."""
+    directory, tensors = model(tmp_path, LLAMA, ("up",), "[k, n]")
+    argv = ["quantize", directory, tmp_path / "q", "--tensor", "*.square.weight"]
+    code, data = run_json(capsys, *argv)
+    assert code == 2 and "[k, n] by the bias of block.up.weight: say --no-tr" in data["error"]
+    assert run_json(capsys, *argv, "--no-transpose")[0] == 0
+    found = nm.load_checkpoint(tmp_path / "q")["block.square"]
+    expected = nm.quantize(tensors["block.square.weight"])
+    assert np.array_equal(nm.dequantize(found), nm.dequantize(expected))
+
+
 @pytest.mark.parametrize(
     ("form", "key"),
     [
