@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
@@ -105,11 +106,8 @@ def parse_json(text: bytes, where: str) -> object:
     def pairs(items):
         result = dict(items)
         if len(result) != len(items):
-            names = [name for name, _ in items]
-            raise CheckpointError(
-                f"{where}: {next(name for name in names if names.count(name) > 1)!r} must stand"
-                " there once"
-            )
+            [(name, _)] = Counter(name for name, _ in items).most_common(1)
+            raise CheckpointError(f"{where}: {name!r} must stand there once")
         return result
 
     try:
