@@ -45,7 +45,7 @@ class ShardWriter:
 
     def __init__(self, target: Path, names: list[str], metadata: int = 0):
         self.target, self.partial = target, target.with_name(target.name + PARTIAL)
-        room = 4096 + metadata + sum(map(room_of, names))
+        room = 2048 + metadata + sum(map(room_of, names))
         self.begin = -(-room // 4096) * 4096
         if self.begin - 8 > HEADER_LIMIT:
             raise ValueError(
