@@ -3,7 +3,9 @@ or not at all, and converted between formats.
 
 - ``safetensors_file``, ``source``: files and directories, validated before their contents are used.
 - ``checkpoint``: ``load_checkpoint(path)`` -> layer name -> weight.
-- ``safetensors_writer``, ``configuration``, ``save``: ``save_checkpoint`` and ``convert``.
+- ``save``: ``save_checkpoint`` and ``convert``; ``job`` and ``safetensors_writer`` write, under the
+  locks and names of ``owner``; ``configuration`` and ``skipped`` say in config.json what was
+  written; ``companions``: the small files that go along.
 
 ``formats`` defines what a layer's tensors mean. Imports ``formats``, ``errors`` and
 NumPy; ``hostloops`` where a layer is large.

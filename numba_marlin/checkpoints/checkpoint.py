@@ -4,11 +4,11 @@ opens one.
 Tensors whose names differ only in the last part form one layer if a stored format
 (``formats.files``) has tensors of these names; all other tensors (embeddings, norms, biases) are
 ``others``. The format follows from names, types and shapes, that is, from the header alone. Only
-GPTQ's two versions look alike; the configuration distinguishes them (``checkpoint_format``; by
-default version 1, as in Hugging Face). Opening a checkpoint checks all layers; CheckpointError
-names file, tensor and rule.
+GPTQ's two versions look alike; ``checkpoint_format`` distinguishes them, in the file's own metadata
+or else in the configuration (by default version 1, as in Hugging Face). Opening a checkpoint checks
+all layers; CheckpointError names file, tensor and rule.
 
-Looking a weight up reads it from memory-mapped files. Weights are not cached: looking one up again
+Looking a weight up reads it. Weights are not cached: looking one up again
 reads it again.
 """
 
@@ -82,9 +82,8 @@ class Checkpoint(Mapping):
             prefix, _, last = name.rpartition(".")
             by_prefix.setdefault(prefix, {})[last] = name
         forms = list(STORED.values()) if form is None else [find_stored(form)]
-        preferred = _said_format(source.quantization)
         for prefix, tensors in by_prefix.items():
-            found = _layer(source, prefix, tensors, forms, preferred)
+            found = _layer(source, prefix, tensors, forms)
             if found is not None:
                 self.layers[prefix] = found
         taken = {name for layer in self.layers.values() for name in layer.tensors.values()}
@@ -124,7 +123,7 @@ class Checkpoint(Mapping):
         return name in self.layers
 
     def tensor(self, name: str) -> np.ndarray:
-        """A tensor of ``others``, memory-mapped and read-only."""
+        """A tensor of ``others``, read-only. It is read each time."""
         return self.source.array(name)
 
     def __repr__(self) -> str:
@@ -134,16 +133,15 @@ class Checkpoint(Mapping):
         )
 
 
-def _said_format(quantization: dict) -> str | None:
-    """The format that the configuration names, or None if this package does not know it."""
-    for said in (
-        quantization.get("checkpoint_format"),
-        quantization.get("format"),
-        quantization.get("quant_method"),
-    ):
-        if isinstance(said, str) and said in STORED:
-            return said
-    return None
+def _stated(source: Source, prefix: str, tensors: dict[str, str]) -> str | None:
+    """The format that the layer's files say they are of."""
+    said = {file: source.format_of(file) for file in map(source.file_of, tensors.values())}
+    if len(set(said.values())) > 1:
+        raise CheckpointError(
+            f"{source.path}: layer {prefix!r} lies in files that say different formats: "
+            + ", ".join(f"{file.path.name} {form or 'none'}" for file, form in said.items())
+        )
+    return next(iter(said.values()))
 
 
 def _layer(
@@ -151,16 +149,17 @@ def _layer(
     prefix: str,
     tensors: dict[str, str],
     forms: list[StoredFormat],
-    preferred: str | None,
 ) -> Layer | None:
     """The layer that these tensors form, or None if they match no format. CheckpointError if they
-    match one but break its specification."""
+    match one but break its specification, or if their files say different formats."""
     entries = {last: source.file_of(name).entries[name] for last, name in tensors.items()}
+    forms = [form for form in forms if set(form.keys) <= set(entries)]
+    if not forms:
+        return None
+    preferred = _stated(source, prefix, tensors)
     broken: tuple[StoredFormat, FormatError] | None = None
     found: list[Layer] = []
     for form in forms:
-        if not set(form.keys) <= set(entries):
-            continue
         mine: dict[str, Entry | _WithValue] = {
             last: entry
             for last, entry in entries.items()

@@ -1,8 +1,8 @@
 """``quantization_config`` of a checkpoint that this package writes: tells other programs how the
 layers were quantised.
 
-Each file describes its layers in its metadata, under FACTS, so that a resumed conversion can also
-describe the layers that an earlier run wrote.
+Each file describes in its metadata, under FACTS, its layers and the modules that it leaves in float
+("floats"), so that a resumed conversion can also describe what an earlier run wrote.
 """
 
 from __future__ import annotations
@@ -10,13 +10,49 @@ from __future__ import annotations
 from collections import Counter
 
 import numba_marlin
+from numba_marlin.checkpoints import skipped
+from numba_marlin.formats.files import STORED
 
 FACTS = "numba_marlin_layers"
 
 
-def quantization_of(facts: list[dict], form: str) -> dict:
+def stated_quantization(config: dict) -> dict:
+    """What config.json's contents say about quantisation, at the top or in text_config; {} if
+    nothing."""
+    text = config.get("text_config")
+    for where in (config, text if isinstance(text, dict) else {}):
+        if isinstance(where.get("quantization_config"), dict):
+            return where["quantization_config"]
+    return {}
+
+
+def stated_format(quantization: dict) -> str | None:
+    """The format that a configuration names, or None if it names none that this package knows."""
+    if quantization.get("quant_method") == "awq" and quantization.get("version") == "marlin":
+        return "vllm-marlin"
+    for said in (
+        quantization.get("checkpoint_format"),
+        quantization.get("format"),
+        quantization.get("quant_method"),
+    ):
+        if isinstance(said, str) and said in STORED:
+            return said
+    return None
+
+
+def without_quantization(config: dict) -> dict:
+    """config.json's contents without what they say about quantisation, at the top and in
+    text_config."""
+    rest = {key: value for key, value in config.items() if key != "quantization_config"}
+    if isinstance(rest.get("text_config"), dict):
+        rest["text_config"] = without_quantization(rest["text_config"])
+    return rest
+
+
+def quantization_of(facts: list[dict], form: str, excepted: list[str]) -> dict:
     """The configuration of files with these FACTS, of layers of format ``form``. Layers may differ;
-    the most common code size and group size are reported. {} if there is no layer."""
+    the most common code size and group size are reported. excepted: modules that the source's
+    configuration excepts (``skipped.said``). {} if there is no layer."""
     layers = [each for file in facts for each in file["layers"]]
     if not layers:
         return {}
@@ -29,6 +65,9 @@ def quantization_of(facts: list[dict], form: str) -> dict:
     said = {"quantized_by": f"numba_marlin {numba_marlin.__version__}"} | (
         {"mixed": True} if len(kinds) > 1 else {}
     )
+    names = [each["name"] for each in layers]
+    floats = skipped.listed((name for file in facts for name in file["floats"]), names, excepted)
+    not_converted = {"modules_to_not_convert": skipped.as_patterns(floats, names)}
     common = {"bits": bits, "group_size": group} | said
     if form in ("gptq", "gptq_v2"):
         return {
@@ -36,7 +75,8 @@ def quantization_of(facts: list[dict], form: str) -> dict:
             "checkpoint_format": form,
             "sym": symmetric,
             "desc_act": permuted,
-        } | common
+            "dynamic": skipped.as_dynamic(floats),
+        } | (common | not_converted)
     if form == "marlin":
         return {
             "quant_method": "gptq",
@@ -44,26 +84,34 @@ def quantization_of(facts: list[dict], form: str) -> dict:
             "is_marlin_format": True,
             "sym": True,
             "desc_act": False,
-        } | common
+            "dynamic": skipped.as_dynamic(floats),
+        } | (common | not_converted)
     if form == "awq":
-        return {"quant_method": "awq", "version": "gemm", "zero_point": True} | common
+        return {
+            "quant_method": "awq",
+            "version": "gemm",
+            "zero_point": True,
+        } | (common | not_converted)
     if form == "vllm-marlin":
-        return {"quant_method": "awq", "version": "marlin", "zero_point": not symmetric} | common
+        return {
+            "quant_method": "awq",
+            "version": "marlin",
+            "zero_point": not symmetric,
+        } | (common | not_converted)
     if form == "modelopt-nvfp4":
-        return {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": group} | said
+        return {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "group_size": group,
+            "ignore": skipped.as_wildcards(floats),
+        } | said
     if form == "fp8-block":
         return {
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "dynamic",
             "weight_block_size": [group, group],
-        } | said
-    ignored = sorted(
-        name.removesuffix(".weight")
-        for file in facts
-        for name in file["others"]
-        if name.endswith("head.weight")
-    )
+        } | (not_converted | said)
     weights: dict = {
         "num_bits": bits,
         "type": "int" if form == "pack-quantized" else "float",
@@ -93,7 +141,7 @@ def quantization_of(facts: list[dict], form: str) -> dict:
         "quant_method": "compressed-tensors",
         "format": form,
         "quantization_status": "compressed",
-        "ignore": ignored,
+        "ignore": floats,
         "config_groups": {
             "group_0": {
                 "targets": ["Linear"],

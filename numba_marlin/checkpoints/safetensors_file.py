@@ -1,4 +1,4 @@
-"""One .safetensors file: the header is validated first, tensors are memory-mapped one at a time.
+"""One .safetensors file: the header is validated first, tensors are read one at a time.
 
 The format (https://github.com/huggingface/safetensors): 8 bytes, the length of the header,
 little-endian; the header, a JSON object of UTF-8, name -> {"dtype", "shape", "data_offsets":
@@ -9,14 +9,23 @@ name twice, shapes that do not give the bytes, a header above HEADER_LIMIT (100 
 limit as well). Allocations are bounded by the size of the actual header. Zip files and
 pickles, which PyTorch writes, are recognised and never loaded.
 
+Tensors are read, not mapped: a mapped file that is rewritten changes weights that are in use, and
+one that is cut off ends the process. A file that is no longer the one whose header was checked, by
+inode, size and times, raises CheckpointError.
+
 The header is parsed here because the library does not expose byte ranges, needs ml_dtypes for
 bfloat16, and accepts duplicate names (the last one wins).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +35,7 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import float_type
 
 HEADER_LIMIT = 100_000_000
+_CHUNK = 16 << 20
 METADATA = "__metadata__"
 # Name in the header -> (bytes of an element, name of the NumPy or ml_dtypes type)
 DTYPES = {
@@ -85,17 +95,19 @@ class Entry:
         return self.end - self.begin
 
 
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is written to or replaced: inode, size, times in ns."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def parse_json(text: bytes, where: str) -> object:
     """Parse UTF-8 JSON. CheckpointError for invalid JSON and for duplicate names in an object."""
 
     def pairs(items):
         result = dict(items)
         if len(result) != len(items):
-            names = [name for name, _ in items]
-            raise CheckpointError(
-                f"{where}: {next(name for name in names if names.count(name) > 1)!r} must stand"
-                " there once"
-            )
+            [(name, _)] = Counter(name for name, _ in items).most_common(1)
+            raise CheckpointError(f"{where}: {name!r} must stand there once")
         return result
 
     try:
@@ -110,7 +122,7 @@ def parse_json(text: bytes, where: str) -> object:
 
 class SafetensorsFile:
     """``entries``: name -> Entry, in the order of the data. ``metadata``: str -> str.
-    ``array(name)`` maps one tensor, read-only."""
+    ``array(name)`` reads one tensor. ``stamp``: what tells the file from a changed one."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -118,6 +130,7 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.path}: must be a regular file")
         try:
             with self.path.open("rb") as file:
+                self.stamp = stamp_of(os.fstat(file.fileno()))
                 size = file.seek(0, 2)
                 file.seek(0)
                 header, self.data_begin = _header(self.path, file, size)
@@ -150,8 +163,7 @@ class SafetensorsFile:
         self.entries = {each.name: each for each in entries}
 
     def array(self, name: str) -> np.ndarray:
-        """The tensor, memory-mapped and read-only: pages are read on access and released with the
-        array. 8-bit floats are returned as their codes, uint8."""
+        """The tensor, read-only. 8-bit floats are returned as their codes, uint8."""
         entry = self.entries[name]
         numpy_name = entry.dtype.name
         if numpy_name.startswith("float8"):
@@ -164,16 +176,42 @@ class SafetensorsFile:
             )
         except ImportError as error:
             raise CapabilityMissing(f"{self.path}: tensor {name!r}: {error}") from error
-        if entry.nbytes == 0:
-            return np.empty(entry.shape, dtype)
-        # As bytes first: np.memmap cannot map an ml_dtypes type at an odd offset, nor a
-        # 0-dimensional array.
-        raw: np.ndarray = np.memmap(
-            self.path, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.nbytes,)
-        )
-        if raw.ctypes.data % dtype.itemsize:
-            raw = np.array(raw)
-        return np.asarray(raw).view(dtype).reshape(entry.shape)
+        raw = np.empty(entry.nbytes, np.uint8)
+        with self._unchanged() as file:
+            file.seek(entry.begin)
+            if file.readinto(raw.data) != entry.nbytes:
+                raise self._changed()
+        raw.flags.writeable = False
+        return raw.view(dtype).reshape(entry.shape)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The bytes of a tensor, a few megabytes at a time."""
+        entry = self.entries[name]
+        with self._unchanged() as file:
+            file.seek(entry.begin)
+            for left in range(entry.nbytes, 0, -_CHUNK):
+                chunk = file.read(min(left, _CHUNK))
+                if len(chunk) != min(left, _CHUNK):
+                    raise self._changed()
+                yield chunk
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[BufferedReader]:
+        """The file, open; CheckpointError unless it stays as it was when its header was checked."""
+        try:
+            with self.path.open("rb") as file:
+                self._check(file)
+                yield file
+                self._check(file)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {error.strerror or error}") from error
+
+    def _check(self, file: BufferedReader) -> None:
+        if stamp_of(os.fstat(file.fileno())) != self.stamp:
+            raise self._changed()
+
+    def _changed(self) -> CheckpointError:
+        return CheckpointError(f"{self.path}: has changed since it was opened: open it again")
 
 
 def _header(path: Path, file, size: int) -> tuple[dict, int]:

@@ -13,29 +13,39 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from numba_marlin.checkpoints.safetensors_file import DTYPES, HEADER_LIMIT, METADATA, NAMES, Entry
+from numba_marlin.checkpoints.owner import PARTIAL, alone
+from numba_marlin.checkpoints.safetensors_file import (
+    DTYPES,
+    HEADER_LIMIT,
+    METADATA,
+    NAMES,
+    SafetensorsFile,
+)
 
-try:
-    import fcntl
-except ImportError:  # on such platforms the last writer wins
-    fcntl = None  # type: ignore[assignment]
-
-WRITING = ".writing"
-_CHUNK = 16 << 20
 _LONGEST_ENTRY = 200  # bytes of a header entry besides the name
+
+
+def room_of(name: str) -> int:
+    """Bytes of a header that a name may need: its entry, and lists in the metadata that have it,
+    JSON in a string of JSON."""
+    return _LONGEST_ENTRY + 4 * len(json.dumps(json.dumps(name)))
 
 
 class ShardWriter:
     """target: the final name of the file. names: all tensors that may be written; space for their
-    header entries is reserved."""
+    header entries, and ``metadata`` bytes more, is reserved.
 
-    def __init__(self, target: Path, names: list[str]):
-        self.target, self.partial = target, target.with_name(target.name + WRITING)
-        room = 1024 + sum(len(json.dumps(name)) + _LONGEST_ENTRY for name in names)
+    written: name -> (type in the header, shape) of what was written so far.
+    """
+
+    def __init__(self, target: Path, names: list[str], metadata: int = 0):
+        self.target, self.partial = target, target.with_name(target.name + PARTIAL)
+        room = 2048 + metadata + sum(map(room_of, names))
         self.begin = -(-room // 4096) * 4096
         if self.begin - 8 > HEADER_LIMIT:
             raise ValueError(
@@ -43,6 +53,7 @@ class ShardWriter:
                 f" most {HEADER_LIMIT}"
             )
         self.header: dict[str, dict] = {}
+        self.written: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.late: list[tuple[str, str, tuple[int, ...], bytes]] = []
         self.file = alone(self.partial)
         self.file.seek(self.begin)
@@ -60,33 +71,26 @@ class ShardWriter:
                 f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}"
             )
         code = NAMES[array.dtype.name] if code is None else code
+        self.written[name] = code, array.shape
         if array.nbytes % 8 or not array.shape:
             self.late.append((name, code, array.shape, bytes(_bytes(array))))
             return
         self._describe(name, code, array.shape, array.nbytes)
         self.file.write(_bytes(array))
 
-    def copy(self, name: str, source: Path, entry: Entry, progress=None) -> None:
+    def copy(self, source: SafetensorsFile, name: str, progress=None) -> None:
         """Copy a tensor from another file, a few megabytes at a time."""
-        if entry.nbytes % 8:
-            with source.open("rb") as file:
-                file.seek(entry.begin)
-                self.late.append((name, entry.code, entry.shape, file.read(entry.nbytes)))
+        entry = source.entries[name]
+        self.written[name] = entry.code, entry.shape
+        late = []
+        if not entry.nbytes % 8:
+            self._describe(name, entry.code, entry.shape, entry.nbytes)
+        for chunk in source.chunks(name):
+            late.append(chunk) if entry.nbytes % 8 else self.file.write(chunk)
             if progress is not None:
-                progress(entry.nbytes)
-            return
-        self._describe(name, entry.code, entry.shape, entry.nbytes)
-        with source.open("rb") as file:
-            file.seek(entry.begin)
-            left = entry.nbytes
-            while left:
-                chunk = file.read(min(left, _CHUNK))
-                if not chunk:
-                    raise OSError(f"{source}: became shorter while it was copied")
-                self.file.write(chunk)
-                left -= len(chunk)
-                if progress is not None:
-                    progress(len(chunk))
+                progress(len(chunk))
+        if entry.nbytes % 8:
+            self.late.append((name, entry.code, entry.shape, b"".join(late)))
 
     def _describe(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
         if name in self.header:
@@ -98,9 +102,11 @@ class ShardWriter:
         }
         self.position += nbytes
 
-    def finish(self, metadata: dict[str, str]) -> dict[str, int]:
-        """Write the header, flush the file to disk and rename it. Returns {tensor: bytes}, for an
-        index."""
+    def finish(
+        self, metadata: dict[str, str], check: Callable[[], None] | None = None
+    ) -> dict[str, int]:
+        """Write the header, flush the file to disk and rename it. check: called before the rename.
+        Returns {tensor: bytes}, for an index."""
         for name, code, shape, data in sorted(self.late, key=lambda each: -DTYPES[each[1]][0]):
             self._describe(name, code, shape, len(data))
             self.file.write(data)
@@ -115,8 +121,10 @@ class ShardWriter:
         self.file.write((self.begin - 8).to_bytes(8, "little"))
         self.file.flush()
         os.fsync(self.file.fileno())
-        # held until the old name is gone
-        lock = os.dup(self.file.fileno()) if fcntl else None
+        if check is not None:
+            check()
+        # a copy of the descriptor holds the lock until the old name is gone
+        lock = os.dup(self.file.fileno()) if os.name == "posix" else None
         self.file.close()
         try:
             os.replace(self.partial, self.target)
@@ -132,36 +140,6 @@ class ShardWriter:
         """Close and remove what was written."""
         self.file.close()
         self.partial.unlink(missing_ok=True)
-
-
-def alone(path: Path):
-    """Open the file for writing, created or emptied, under an exclusive lock. BlockingIOError while
-    another process holds it: two writers of one file would leave a corrupt one that looks
-    complete."""
-    if fcntl is None:
-        return path.open("wb")
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-    # another process may have finished and renamed the file after it was opened here
-    if (
-        not _lock(file)
-        or not path.exists()
-        or not os.path.samestat(os.fstat(file.fileno()), path.stat())
-    ):
-        file.close()
-        raise BlockingIOError(
-            f"{path} is being written by another process: wait for it, or choose another name"
-        )
-    file.truncate(0)
-    return file
-
-
-def _lock(file) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # any other error: a file system without locks
-        return not isinstance(error, BlockingIOError)
-    return True
 
 
 def _bytes(array: np.ndarray) -> memoryview:

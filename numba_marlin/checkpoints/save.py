@@ -3,44 +3,38 @@ tensor by tensor.
 
 Output is written beside the target as ``TARGET.partial`` and renamed when it is complete, so a
 target that exists is complete. Repeating an interrupted ``convert`` continues after the last
-finished shard, if source, format and options are the same. An error (a broken source, a loss that
-is not allowed) leaves nothing behind. Memory: one layer at a time, in its packed form, as codes,
-and packed again.
+finished shard, if the source's files and configuration, format and options are the same, and starts
+anew otherwise. A target has one writer at a time (BlockingIOError), from beginning to end. An error
+(a broken source, a loss that is not allowed) leaves nothing behind. Memory: one layer at a time, in
+its packed form, as codes, and packed again.
 
 A target that ends in .safetensors is one file (not resumed), with the configuration in its
 metadata; any other is a directory: shards of at most ``shard_bytes`` (more if a single layer is
 larger), an index if there are several, ``config.json`` with ``quantization_config``, and the
-source's small files (tokenizers and the like).
+source's small files (``companions``: tokenizers and the like, not links). When a function returns,
+all of it is on the disk.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numba_marlin
-from numba_marlin.checkpoints.checkpoint import codec_for, load_checkpoint
-from numba_marlin.checkpoints.configuration import FACTS, quantization_of
+from numba_marlin.checkpoints import skipped
+from numba_marlin.checkpoints.checkpoint import load_checkpoint
+from numba_marlin.checkpoints.companions import small_files
+from numba_marlin.checkpoints.configuration import stated_quantization
 from numba_marlin.checkpoints.errors import CheckpointError
-from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
-from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone
-from numba_marlin.checkpoints.shards import check_names, into_shards, shard_names, write_json
-from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
-from numba_marlin.formats.changes import LossError
+from numba_marlin.checkpoints.job import Job, Progress
+from numba_marlin.checkpoints.safetensors_file import stamp_of
+from numba_marlin.checkpoints.safetensors_writer import ShardWriter
+from numba_marlin.checkpoints.shards import check_names
 from numba_marlin.formats.files import find_stored
-from numba_marlin.formats.operands import BlockScaled
-from numba_marlin.formats.stored import StoredFormat
 
-PARTIAL = ".partial"
-PLAN = "numba_marlin_conversion.json"
 SHARD_BYTES = 5_000_000_000
-_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken")
-_COMPANION_LIMIT = 100_000_000
-Progress = Callable[[int, int, str], None]
 
 
 def save_checkpoint(
@@ -50,6 +44,7 @@ def save_checkpoint(
     *,
     others: Mapping | None = None,
     config: dict | None = None,
+    companions: Path | str | None = None,
     allow_loss: bool = False,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
@@ -63,7 +58,9 @@ def save_checkpoint(
         does).
     format: a name of ``formats.files.STORED``.
     others: further tensors, name -> NumPy array.
-    config: contents of config.json besides quantization_config.
+    config: contents of config.json. Of its quantization_config the modules that it leaves in float
+        are kept; the rest is written anew.
+    companions: a directory whose small files (tokenizers and the like) go into the new directory.
     allow_loss: go ahead where the format cannot hold a weight exactly.
     shard_bytes: largest size of a shard, unless a single layer is larger.
     progress: called as progress(done, total, name), counting layers and tensors.
@@ -71,7 +68,7 @@ def save_checkpoint(
     Raises LossError for a weight that the format cannot hold exactly, CheckpointError if the target
     exists, TypeError or ValueError for other mistakes. After an error nothing is left behind.
     """
-    others = {} if others is None else others
+    others, config = {} if others is None else others, config or {}
     check_names(weights=weights, others=others)
     if not shard_bytes >= 1:
         raise ValueError(f"shard_bytes={shard_bytes!r} must be at least 1")
@@ -81,17 +78,18 @@ def save_checkpoint(
         writer.add(name, others[name])
         report(1)
 
-    return _Job(
+    return Job(
         Path(path),
         find_stored(format),
         allow_loss,
         weights,
-        config or {},
+        config,
+        skipped.said(stated_quantization(config)),
         progress,
         items,
         add,
         None,
-    ).run(shard_bytes)
+    ).run(shard_bytes, None if companions is None else Path(companions))
 
 
 def convert(
@@ -119,25 +117,26 @@ def convert(
         for name, layer in checkpoint.layers.items()
     }
     sizes |= {("tensor", name): entries[name].nbytes for name in checkpoint.others}
-    stamps = [
-        (str(file.path.resolve()), file.size, file.path.stat().st_mtime_ns)
-        for file in checkpoint.source.files.values()
+    small = [] if not checkpoint.source.path.is_dir() else small_files(checkpoint.source.directory)
+    same = [
+        numba_marlin.__version__,
+        [file.stamp for file in checkpoint.source.files.values()],
+        [checkpoint.source.config, checkpoint.source.beside],
+        [(each.name, *stamp_of(each.lstat())) for each in small],
+        [format, source_format, allow_loss, shard_bytes],
     ]
-    plan = hashlib.sha256(
-        json.dumps(
-            [numba_marlin.__version__, stamps, format, source_format, allow_loss, shard_bytes]
-        ).encode()
-    ).hexdigest()
+    plan = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
     def copy(writer: ShardWriter, name: str, report) -> None:
-        writer.copy(name, checkpoint.source.file_of(name).path, entries[name], report)
+        writer.copy(checkpoint.source.file_of(name), name, report)
 
-    job = _Job(
+    job = Job(
         target,
         find_stored(format),
         allow_loss,
         checkpoint,
         checkpoint.source.config,
+        checkpoint.source.excepted,
         progress,
         sizes,
         copy,
@@ -146,242 +145,3 @@ def convert(
     return job.run(
         shard_bytes, checkpoint.source.directory if checkpoint.source.path.is_dir() else None
     )
-
-
-class _Job:
-    """One checkpoint being written. ``sizes``: ("layer" | "tensor", name) -> its share of the
-    progress, in the order of writing.
-
-    plan: what an interrupted run must have in common with this one. With a plan, sizes are bytes
-    and determine in advance which item goes to which shard; without one, shards are filled in turn.
-    """
-
-    def __init__(
-        self,
-        target: Path,
-        form: StoredFormat,
-        allow_loss: bool,
-        layers: Mapping,
-        config: dict,
-        progress,
-        sizes: dict,
-        copy,
-        plan: str | None,
-    ):
-        self.target, self.form, self.allow_loss, self.layers, self.config = (
-            target,
-            form,
-            allow_loss,
-            layers,
-            config,
-        )
-        self.sizes, self.copy, self.plan = sizes, copy, plan
-        self.partial = target.with_name(target.name + PARTIAL)
-        # a converted layer that did not fit in the previous shard
-        self.held: tuple[str, dict, dict] | None = None
-        self.done, self.total, self.progress = 0, sum(sizes.values()), progress
-        self._check_free()
-        if not target.parent.is_dir():
-            raise CheckpointError(f"{target}: there is no directory {target.parent}")
-
-    def _check_free(self) -> None:
-        if self.target.exists():
-            raise CheckpointError(
-                f"{self.target} exists: a checkpoint is never overwritten; remove it or choose"
-                " another name"
-            )
-
-    def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
-        """Write everything. An error leaves nothing behind; an interruption leaves the finished
-        shards for the next run."""
-        single = self.target.suffix == ".safetensors"
-        if self.partial.exists() and (single or not (self.partial / PLAN).is_file()):
-            if self.partial.is_dir() or not single:
-                raise CheckpointError(
-                    f"{self.partial} exists and is no unfinished conversion: remove it"
-                )
-            self.partial.unlink()
-        try:
-            self._file() if single else self._directory(shard_bytes, companions)
-        except (KeyboardInterrupt, OSError):  # a full disk is an interruption too
-            raise
-        except BaseException:
-            (
-                shutil.rmtree(self.partial)
-                if self.partial.is_dir()
-                else self.partial.unlink(missing_ok=True)
-            )
-            raise
-        return self.target
-
-    def _file(self) -> None:
-        self._shard(self.partial, list(self.sizes))
-        self._check_free()
-        os.replace(self.partial, self.target)
-
-    def _directory(self, shard_bytes: int, companions: Path | None) -> None:
-        plan = self.partial / PLAN
-        if self.partial.exists() and (
-            self.plan is None or plan.read_text(encoding="utf-8") != self.plan
-        ):
-            shutil.rmtree(self.partial)
-        self.partial.mkdir(exist_ok=True)
-        plan.write_text(self.plan or "", encoding="utf-8")
-        for left in self.partial.glob("*" + WRITING):
-            alone(left).close()
-            left.unlink()
-        names = self._filled(shard_bytes) if self.plan is None else self._planned(shard_bytes)
-        files = {name: SafetensorsFile(self.partial / name) for name in names}
-        if len(names) > 1:
-            weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
-            total = sum(entry.nbytes for file in files.values() for entry in file.entries.values())
-            write_json(
-                self.partial / "model.safetensors.index.json",
-                {"metadata": {"total_size": total}, "weight_map": weight_map},
-            )
-        config = {key: value for key, value in self.config.items() if key != "quantization_config"}
-        quantization = quantization_of(
-            [json.loads(file.metadata[FACTS]) for file in files.values()], self.form.name
-        )
-        write_json(
-            self.partial / "config.json",
-            config | ({"quantization_config": quantization} if quantization else {}),
-        )
-        for each in sorted(companions.iterdir()) if companions is not None else []:
-            fits = (
-                each.is_file()
-                and each.suffix in _COMPANIONS
-                and each.stat().st_size <= _COMPANION_LIMIT
-            )
-            if (
-                fits
-                and not each.name.endswith(".index.json")
-                and each.name
-                not in (
-                    "config.json",
-                    "quantize_config.json",
-                    "hf_quant_config.json",
-                    PLAN,
-                )
-            ):
-                shutil.copyfile(each, self.partial / each.name)
-        self._check_free()
-        plan.unlink()
-        os.replace(self.partial, self.target)
-
-    def _planned(self, shard_bytes: int) -> list[str]:
-        """Write the missing shards and return the names of all."""
-        shards = into_shards(self.sizes, shard_bytes)
-        names = shard_names(len(shards))
-        for name, items in zip(names, shards):
-            if (self.partial / name).exists():
-                self._advance(sum(self.sizes[item] for item in items), name)
-            else:
-                self._shard(self.partial / name, items)
-        return names
-
-    def _filled(self, shard_bytes: int) -> list[str]:
-        """Fill shard after shard, and rename them once their number is known."""
-        items = list(self.sizes)
-        parts: list[Path] = []
-        while items or self.held or not parts:
-            parts.append(self.partial / f"part-{len(parts):05d}.safetensors")
-            items = items[self._shard(parts[-1], items, shard_bytes) :]
-        names = shard_names(len(parts))
-        for part, name in zip(parts, names):
-            os.replace(part, self.partial / name)
-        return names
-
-    def _shard(self, path: Path, items: list, limit: int | None = None) -> int:
-        """Write one complete file and return the number of items taken: all, or those that fit in
-        ``limit`` bytes and one that is held back for the next shard."""
-        layers = [name for kind, name in items if kind == "layer"] + (
-            [] if self.held is None else [self.held[0]]
-        )
-        names = [
-            f"{name}.{last}" for name in layers for last in (*self.form.keys, *self.form.optional)
-        ]
-        writer = ShardWriter(path, names + [name for kind, name in items if kind == "tensor"])
-        facts: dict = {"layers": [], "others": []}
-        taken = 0
-        try:
-            if self.held is not None:
-                facts["layers"].append(self._add(writer, *self.held))
-                self.held = None
-            for kind, name in items:
-                if limit is not None and writer.position >= limit:
-                    break
-                taken += 1
-                if kind == "tensor":
-                    self.copy(writer, name, lambda nbytes, name=name: self._advance(nbytes, name))
-                    facts["others"].append(name)
-                    continue
-                layer = self._converted(name)
-                if (
-                    limit is not None
-                    and writer.position
-                    and writer.position + sum(each.nbytes for each in layer[1].values()) > limit
-                ):
-                    self.held = layer
-                    break
-                facts["layers"].append(self._add(writer, *layer))
-            facts["others"].sort()
-            metadata = {
-                "format": "pt",
-                "producer": f"numba_marlin {numba_marlin.__version__}",
-                FACTS: json.dumps(facts),
-            }
-            if facts["layers"]:
-                metadata["quantization_config"] = json.dumps(
-                    quantization_of([facts], self.form.name)
-                )
-            writer.finish(metadata)
-            return taken
-        except BaseException:
-            writer.abandon()
-            raise
-
-    def _converted(self, name: str) -> tuple[str, dict, dict]:
-        """Convert a layer: (its name, its tensors, its facts for the configuration)."""
-        weight = self.layers[name]
-        if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
-            hint = (
-                ": numba_marlin.formats.operands.to_weight converts it"
-                if isinstance(weight, BlockScaled)
-                else ""
-            )
-            raise TypeError(
-                f"layer {name!r} is a {type(weight).__name__}, must be a QuantizedWeight, a"
-                f" BlockWeight, or one of them packed{hint}"
-            )
-        try:
-            tensors = self.form.write(weight, codec_for(weight.k * weight.n), self.allow_loss)
-        except LossError as error:
-            raise error.about(f"layer {name!r}") from error
-        except ValueError as error:
-            raise ValueError(f"layer {name!r}: {error}") from error
-        geometry = self.form.check(tensors)
-        facts = {
-            "bits": geometry.bits,
-            "group": geometry.group,
-            "columns": geometry.columns,
-            "symmetric": getattr(weight, "zeros", None) is None,
-            "permuted": getattr(weight, "permutation", None) is not None,
-        }
-        return name, tensors, facts
-
-    def _add(self, writer: ShardWriter, name: str, tensors: dict, facts: dict) -> dict:
-        """Write a converted layer and return its facts."""
-        for last, array in tensors.items():
-            writer.add(
-                f"{name}.{last}" if name else last,
-                array,
-                self.form.codes_of.get(last) if array.dtype == "uint8" else None,
-            )
-        self._advance(self.sizes["layer", name], name)
-        return facts
-
-    def _advance(self, nbytes: int, what: str) -> None:
-        self.done = min(self.total, self.done + nbytes)
-        if self.progress is not None:
-            self.progress(self.done, self.total, what)

@@ -69,6 +69,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin.checkpoints import convert, load_checkpoint
+    from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.formats.files import find_stored
 
     find_stored(args.to)
@@ -96,6 +97,11 @@ def _execute(args, report) -> bool:
         f"{args.source}: {len(before)} layers ({', '.join(formats[0])}), {len(before.others)} other"
         f" tensors, {nbytes[0]:,} bytes",
     )
+    for each in before.source.contradictions():
+        report.row("believed", each)
+    links = links_out(before.source.directory) if before.source.path.is_dir() else []
+    if links:
+        report.row("links", f"not copied, as they lead out of {args.source}: {', '.join(links)}")
     report.row(
         "wrote",
         f"{target}: {len(after)} layers ({args.to}), {len(after.source.files)} file(s),"
@@ -108,6 +114,8 @@ def _execute(args, report) -> bool:
             "layers": len(before),
             "other_tensors": len(before.others),
             "bytes": nbytes[0],
+            "links_not_copied": links,
+            "contradictions": before.source.contradictions(),
         },
         "target": {
             "path": str(target),

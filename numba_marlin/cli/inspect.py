@@ -73,6 +73,8 @@ def _execute(args, report) -> bool:
     )
     said = source.quantization.get("quant_method")
     report.row("says", f"quant_method {said}" if said else "nothing about how it was quantised")
+    for each in source.contradictions():
+        report.row("believed", each)
     bad: list[str] = []
     if args.data or target is not None:
         bad = _read(checkpoint, rows, target, progress_bar)
@@ -95,6 +97,7 @@ def _execute(args, report) -> bool:
         "other_tensors": len(checkpoint.others),
         "other_bytes": others,
         "quant_method": said,
+        "contradictions": source.contradictions(),
         "problems": bad,
     }
     return not bad

@@ -5,7 +5,10 @@ SRC is a .npy file (one matrix), a .safetensors file or a directory of those. ``
 choose the matrices; without them SRC must contain exactly one. A tensor "a.b.weight" becomes the
 layer "a.b" of DST, and a .npy file becomes the layer "weight". Calibration data for a single layer
 are a .npy file [..., k]; for several layers, a .safetensors file that contains the inputs of each
-layer under its name. The config.json of a directory is copied, other files (tokenizers) are not.
+layer under its name. A directory's config.json and small files (tokenizers and the like) go along.
+
+Which way the matrices of a checkpoint lie is inferred (``orientation``), said, and refused where
+that is not clear; a .npy file holds [k, n] unless ``--transpose``.
 
 Layers are quantised one after the other while DST is written. DST is written under a temporary name
 and renamed when it is complete. Memory holds one float matrix, its codes and its Hessian at a time.
@@ -13,7 +16,7 @@ and renamed when it is complete. Memory holds one float matrix, its codes and it
 
 from __future__ import annotations
 
-import fnmatch
+import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +24,7 @@ from pathlib import Path
 HELP = "quantise float weights: round to nearest, search scales, or GPTQ with calibration data"
 EXAMPLES = """  numba-marlin quantize w.npy q.safetensors
   numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
-  numba-marlin quantize model/ model-int4/ --transpose --tensor '*_proj.weight' \\
+  numba-marlin quantize model/ model-int4/ --tensor '*_proj.weight' \\
       --method gptq --calib inputs.safetensors --act-order --format gptq"""
 FORMATS = ("marlin", "gptq", "gptq_v2", "awq", "vllm-marlin", "pack-quantized")
 _GPTQ_ONLY = ("calib", "damping", "no_clip", "act_order", "static_groups")
@@ -29,7 +32,7 @@ _GPTQ_ONLY = ("calib", "damping", "no_clip", "act_order", "static_groups")
 
 def add_arguments(parser) -> None:
     parser.add_argument(
-        "source", metavar="SRC", help="float weights [k, n]: .npy, .safetensors or a directory"
+        "source", metavar="SRC", help="float weights: .npy, .safetensors or a directory of those"
     )
     parser.add_argument(
         "target",
@@ -54,7 +57,10 @@ def add_arguments(parser) -> None:
         help="names of the tensors to quantise, with * and ?; may be repeated",
     )
     parser.add_argument(
-        "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
+        "--transpose",
+        action=argparse.BooleanOptionalAction,
+        help="the file holds [n, k], as torch.nn.Linear does, or [k, n] (default: inferred from"
+        " config.json and biases; [k, n] for .npy)",
     )
     parser.add_argument(
         "--bits", type=int, choices=(4, 8), default=4, help="bits of a code (default 4)"
@@ -103,6 +109,8 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin import checkpoints
+    from numba_marlin.checkpoints.companions import links_out
+    from numba_marlin.cli.float_source import calibration, float_source
 
     if args.method != "gptq":
         for name in _GPTQ_ONLY:
@@ -115,10 +123,11 @@ def _execute(args, report) -> bool:
             f"{args.target} exists: a checkpoint is never overwritten; remove it or choose another"
             " name"
         )
-    layers, others, config = _source(args)
-    for name, w in layers.items():
-        _check_holds(args, name, *w.shape)
-    inputs = None if args.calib is None else _calibration(args, list(layers))
+    source = float_source(args, report)
+    for name, shape in source.shapes.items():
+        _check_holds(args, name, *shape)
+    layers, others = source.layers, source.others
+    inputs = None if args.calib is None else calibration(args, list(layers))
     report.data |= {
         "source": str(args.source),
         "method": args.method,
@@ -132,13 +141,17 @@ def _execute(args, report) -> bool:
         quantised,
         args.format,
         others=others,
-        config=config,
+        config=source.config,
+        companions=source.directory,
         allow_loss=args.allow_loss,
     )
     nbytes = sum(
         file.stat().st_size
         for file in ([written] if written.is_file() else written.glob("*.safetensors"))
     )
+    links = [] if source.directory is None else links_out(source.directory)
+    if links:
+        report.row("links", f"not copied, as they lead out of {args.source}: {', '.join(links)}")
     copied = f", {len(others)} other tensors copied" if others else ""
     report.row(
         "wrote",
@@ -149,6 +162,7 @@ def _execute(args, report) -> bool:
         "target": str(written),
         "bytes": nbytes,
         "copied": sorted(others),
+        "links_not_copied": links,
         "seconds": round(time.perf_counter() - start, 3),
     }
     return True
@@ -173,66 +187,6 @@ class _Quantised(Mapping):
             f"[{self.asked}/{len(self)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"
         ):
             return _quantise(self.args, self.report, name, w, self.inputs)
-
-
-def _source(args):
-    """Return ({layer: float matrix [k, n]}, {name: tensor that is copied}, config.json or None)."""
-    if Path(args.source).suffix == ".npy":
-        from numba_marlin.cli.weights import load
-
-        if args.tensor:
-            raise ValueError(f"--tensor is for .safetensors files; {args.source} holds one array")
-        return (
-            {"weight": load(args.source, transpose=args.transpose, option="SRC").values},
-            {},
-            None,
-        )
-    from numba_marlin.checkpoints.source import Source
-
-    source = Source(args.source)
-    matrices = [
-        name
-        for name, entry in source.entries.items()
-        if len(entry.shape) == 2
-        and entry.dtype.name in ("float16", "bfloat16", "float32", "float64")
-    ]
-    if args.tensor is None:
-        if len(matrices) != 1:
-            raise ValueError(
-                f"{args.source} contains {len(matrices)} matrices of floats; choose with --tensor"
-                f" PATTERN from {', '.join(matrices[:20]) or 'none'}"
-            )
-        chosen = matrices
-    else:
-        chosen = [
-            name
-            for name in matrices
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.tensor)
-        ]
-        for pattern in args.tensor:
-            if not fnmatch.filter(matrices, pattern):
-                raise ValueError(
-                    f"--tensor {pattern}: no matrix of floats in {args.source} matches; it contains"
-                    f" {', '.join(matrices[:20]) or 'none'}"
-                )
-    layers = {name.removesuffix(".weight"): source.array(name) for name in chosen}
-    if len(layers) < len(chosen):
-        raise ValueError(
-            f"{args.source}: two of the chosen tensors would become one layer:"
-            f" {', '.join(sorted(chosen))}"
-        )
-    floats8 = [
-        name
-        for name, entry in source.entries.items()
-        if name not in chosen and entry.code.startswith("F8")
-    ]
-    if floats8:
-        raise ValueError(
-            f"{args.source}: tensor {floats8[0]!r} has 8-bit floats: this checkpoint is already"
-            " quantised (`numba-marlin convert` reads such checkpoints)"
-        )
-    others = {name: source.array(name) for name in source.entries if name not in chosen}
-    return {name: w.T if args.transpose else w for name, w in layers.items()}, others, source.config
 
 
 def _check_holds(args, name: str, k: int, n: int) -> None:
@@ -262,36 +216,6 @@ def _check_holds(args, name: str, k: int, n: int) -> None:
         raise ValueError(f"{name} ({k} x {n}): {error}") from error
     if losses and not args.allow_loss:
         raise LossError(form.name, losses).about(f"layer {name!r}")
-
-
-def _calibration(args, names: list[str]):
-    """Return {layer: its calibration inputs [..., k]}, memory-mapped."""
-    from numba_marlin.cli.weights import load_array
-
-    path = Path(args.calib)
-    if not path.is_file():
-        raise ValueError(
-            f"--calib {path}: {'is not a regular file' if path.exists() else 'no such file'}"
-        )
-    if path.suffix == ".npy":
-        if len(names) != 1:
-            raise ValueError(
-                f"--calib {path} contains one array, for one layer; {len(names)} layers need a"
-                " .safetensors file with an array for each of them"
-            )
-        return {names[0]: load_array(path, "--calib")}
-    if path.suffix != ".safetensors":
-        raise ValueError(f"--calib {path} must be a .npy or .safetensors file")
-    from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
-
-    file = SafetensorsFile(path)
-    missing = [name for name in names if name not in file.entries]
-    if missing:
-        raise ValueError(
-            f"--calib {path} contains no inputs for {len(missing)} of {len(names)} layers:"
-            f" {', '.join(missing[:20])}; it contains {', '.join(list(file.entries)[:20])}"
-        )
-    return {name: file.array(name) for name in names}
 
 
 def _quantise(args, report, name: str, w, inputs):

@@ -3,6 +3,7 @@ never a crash, a large allocation, or anything written."""
 
 import json
 import pickle
+import time
 import tracemalloc
 import zipfile
 
@@ -367,3 +368,23 @@ def test_a_file_of_plain_tensors_has_no_layers(tmp_path):
     assert len(nm.load_checkpoint(tmp_path / "plain.safetensors")) == 0
     with pytest.raises(nm.CheckpointError, match="holds no quantised layer of a known format"):
         convert(tmp_path / "plain.safetensors", tmp_path / "out", "awq")
+
+
+def test_time_does_not_grow_with_the_square_of_the_names(tmp_path):
+    """Both took a minute or two."""
+    begin = time.process_time()
+    names = ",".join(f'"n{number}":1' for number in range(64_000))
+    (tmp_path / "twice.safetensors").write_bytes(file_bytes(f'{{{names},"n63999":1}}'.encode()))
+    with pytest.raises(nm.CheckpointError, match="'n63999' must stand there once"):
+        nm.load_checkpoint(tmp_path / "twice.safetensors")
+    fields = {
+        f"{number}.{name}": F32
+        | {"data_offsets": [16 * (4 * number + i), 16 * (4 * number + i + 1)]}
+        for number in range(6_000)
+        for i, name in enumerate(("a", "b", "c", "d"))
+    }
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(file_bytes(fields, bytes(16 * 24_000)))
+    source = nm.load_checkpoint(path).source
+    assert sum(source.entries[name].nbytes for name in source.entries) == 16 * 24_000
+    assert time.process_time() - begin < 10

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.checkpoints import convert, save
+from numba_marlin.checkpoints import convert, job
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from tests.checkpoints.models import OTHERS, small_model
@@ -102,18 +102,16 @@ def test_two_that_write_one_file_are_told_apart(tmp_path):
     """The second would empty what the first has written, and the first would give it its name."""
     pytest.importorskip("fcntl")
     model, target = small_model(2), tmp_path / "model.safetensors"
-    first = ShardWriter(tmp_path / "model.safetensors.partial", ["a"])
+    first = ShardWriter(tmp_path / "model.safetensors", ["a"])
     first.add("a", np.arange(4, dtype=np.float32))
     with pytest.raises(
         BlockingIOError,
-        match="model.safetensors.partial.writing is being written by another process",
+        match="model.safetensors.partial is being written by another process",
     ):
         nm.save_checkpoint(target, model, "gptq")
     first.finish({})
-    assert (
-        np.array_equal(SafetensorsFile(first.target).array("a"), np.arange(4))
-        and not target.exists()
-    )
+    assert np.array_equal(SafetensorsFile(first.target).array("a"), np.arange(4))
+    target.unlink()
     nm.save_checkpoint(target, model, "gptq")
     assert len(nm.load_checkpoint(target)) == 2
 
@@ -123,7 +121,7 @@ def test_a_shard_that_another_process_writes_is_left_alone(tmp_path, monkeypatch
     source = nm.save_checkpoint(tmp_path / "source", small_model(2), "gptq")
     with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
         changed.setattr(
-            save._Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+            job.Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         convert(source, tmp_path / "target", "awq")
     other = ShardWriter(tmp_path / "target.partial" / "model.safetensors", ["a"])
@@ -152,7 +150,7 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
     source = nm.save_checkpoint(tmp_path / "source", model, "gptq", others=OTHERS)
     whole = convert(source, tmp_path / "whole", "awq", shard_bytes=6_000)
     written = []
-    shard = save._Job._shard
+    shard = job.Job._shard
 
     def interrupted(job, path, items):
         if len(written) == 2:
@@ -160,16 +158,16 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
         written.append(path.name)
         shard(job, path, items)
 
-    monkeypatch.setattr(save._Job, "_shard", interrupted)
+    monkeypatch.setattr(job.Job, "_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target", "awq", shard_bytes=6_000)
     assert not (tmp_path / "target").exists()
     with pytest.raises(nm.CheckpointError):
         nm.load_checkpoint(tmp_path / "target")
-    (tmp_path / "target.partial" / "model-00003-of-00005.safetensors.writing").write_bytes(b"half")
+    (tmp_path / "target.partial" / "model-00003-of-00005.safetensors.partial").write_bytes(b"half")
     resumed = []
     monkeypatch.setattr(
-        save._Job,
+        job.Job,
         "_shard",
         lambda job, path, items: (resumed.append(path.name), shard(job, path, items)),
     )
@@ -192,9 +190,9 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
 
 def test_another_plan_starts_anew(tmp_path, monkeypatch):
     source = nm.save_checkpoint(tmp_path / "source", small_model(3), "gptq")
-    shard = save._Job._shard
+    shard = job.Job._shard
     monkeypatch.setattr(
-        save._Job,
+        job.Job,
         "_shard",
         lambda job, path, items: (
             (_ for _ in ()).throw(KeyboardInterrupt)
@@ -204,7 +202,7 @@ def test_another_plan_starts_anew(tmp_path, monkeypatch):
     )
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target", "awq", shard_bytes=6_000)
-    monkeypatch.setattr(save._Job, "_shard", shard)
+    monkeypatch.setattr(job.Job, "_shard", shard)
     convert(source, tmp_path / "target", "gptq_v2", shard_bytes=6_000)
     assert {
         layer.form.name for layer in nm.load_checkpoint(tmp_path / "target").layers.values()
@@ -239,26 +237,58 @@ def test_a_killed_conversion_leaves_no_target_and_resumes(tmp_path):
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    happened = []
-    replace = os.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: happened.append("to disk"))
-    monkeypatch.setattr(
-        os,
-        "replace",
-        lambda source, target: (happened.append(Path(target).name), replace(source, target)),
-    )
-    nm.save_checkpoint(tmp_path / "m", small_model(2), "awq", shard_bytes=5_000)
-    shards = ["part-00000.safetensors", "part-00001.safetensors"]
+    """Its contents, and the directory that has its name: a power cut loses nothing that is
+    finished."""
+    source = nm.save_checkpoint(tmp_path / "source", small_model(1), "gptq")
+    (source / "tokenizer.json").write_text("{}")
+    happened, places, replace = [], {}, os.replace
+
+    def named(status):
+        return places.get((status.st_dev, status.st_ino), "?")
+
+    def to_disk(descriptor):
+        happened.append("disk: " + named(os.fstat(descriptor)))
+
+    def renamed(old, new):
+        happened.append(f"name: {Path(new).name}")
+        replace(old, new)
+
+    opened = os.open
+
+    def noted(path, *arguments, **options):
+        descriptor = opened(path, *arguments, **options)
+        status = os.fstat(descriptor)
+        places[status.st_dev, status.st_ino] = os.path.basename(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "fsync", to_disk)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(os, "open", noted)
+    nm.save_checkpoint(tmp_path / "m", small_model(2), "awq", shard_bytes=5_000, companions=source)
+    parts = [f"part-0000{number}.safetensors" for number in range(2)]
     assert happened == [
-        "to disk",
-        shards[0],
-        "to disk",
-        shards[1],
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-        "to disk",
-        "to disk",
-        "m",
+        "disk: ?",  # the plan
+        f"disk: {parts[0]}.partial",
+        f"name: {parts[0]}",
+        "disk: m.partial",
+        f"disk: {parts[1]}.partial",
+        f"name: {parts[1]}",
+        "disk: m.partial",
+        "name: model-00001-of-00002.safetensors",
+        "name: model-00002-of-00002.safetensors",
+        "disk: ?",  # the index
+        "disk: ?",  # config.json
+        "disk: ?",  # tokenizer.json
+        "disk: m.partial",
+        "name: m",
+        f"disk: {tmp_path.name}",
+    ]
+    happened.clear()
+    nm.save_checkpoint(tmp_path / "m.safetensors", small_model(1), "awq")
+    assert happened == [
+        "disk: m.safetensors.partial",
+        "name: m.safetensors",
+        f"disk: {tmp_path.name}",
     ]
 
 

@@ -1,0 +1,156 @@
+"""What ``numba-marlin quantize`` reads: float matrices, the tensors beside them, calibration data.
+All are read when they are looked up, so that memory holds one at a time."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
+from numba_marlin.checkpoints.source import Source
+from numba_marlin.cli.orientation import NK, orientations
+from numba_marlin.cli.weights import load, load_array
+
+
+class Tensors(Mapping):
+    """{name: array}. ``read(name)`` makes it when it is looked up: nothing is kept."""
+
+    def __init__(self, names, read):
+        self.names, self.read = dict.fromkeys(names), read
+
+    def __iter__(self):
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, name: str):
+        if name not in self.names:
+            raise KeyError(name)
+        return self.read(name)
+
+
+@dataclass(frozen=True)
+class Floats:
+    """What is quantised, and what is copied.
+
+    layers: name -> float matrix [k, n]. shapes: name -> (k, n). others: name -> tensor that is
+    copied. config: contents of config.json. directory: where the small files lie that go along.
+    """
+
+    layers: Mapping
+    shapes: dict[str, tuple[int, int]]
+    others: Mapping = field(default_factory=dict)
+    config: dict = field(default_factory=dict)
+    directory: Path | None = None
+
+
+def float_source(args, report) -> Floats:
+    if Path(args.source).suffix == ".npy":
+        if args.tensor:
+            raise ValueError(f"--tensor is for .safetensors files; {args.source} holds one array")
+        values = load(args.source, transpose=bool(args.transpose), option="SRC").values
+        return Floats({"weight": values}, {"weight": values.shape})
+
+    source = Source(args.source)
+    matrices = [
+        name
+        for name, entry in source.entries.items()
+        if len(entry.shape) == 2
+        and entry.dtype.name in ("float16", "bfloat16", "float32", "float64")
+    ]
+    if args.tensor is None:
+        if len(matrices) != 1:
+            raise ValueError(
+                f"{args.source} contains {len(matrices)} matrices of floats; choose with --tensor"
+                f" PATTERN from {', '.join(matrices[:20]) or 'none'}"
+            )
+        chosen = matrices
+    else:
+        chosen = [
+            name
+            for name in matrices
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.tensor)
+        ]
+        for pattern in args.tensor:
+            if not fnmatch.filter(matrices, pattern):
+                raise ValueError(
+                    f"--tensor {pattern}: no matrix of floats in {args.source} matches; it contains"
+                    f" {', '.join(matrices[:20]) or 'none'}"
+                )
+    tensors = {name.removesuffix(".weight"): name for name in chosen}
+    if len(tensors) < len(chosen):
+        raise ValueError(
+            f"{args.source}: two of the chosen tensors would become one layer:"
+            f" {', '.join(sorted(chosen))}"
+        )
+    floats8 = [
+        name
+        for name, entry in source.entries.items()
+        if name not in chosen and entry.code.startswith("F8")
+    ]
+    if floats8:
+        raise ValueError(
+            f"{args.source}: tensor {floats8[0]!r} has 8-bit floats: this checkpoint is already"
+            " quantised (`numba-marlin convert` reads such checkpoints)"
+        )
+    entries = source.entries
+    lie = orientations(chosen, entries, source.config, args.transpose)
+    found = {layer: lie[name] for layer, name in tensors.items()}
+    _say(report, found)
+
+    def matrix(layer: str):
+        array = source.array(tensors[layer])
+        return array.T if found[layer].stored == NK else array
+
+    return Floats(
+        Tensors(tensors, matrix),
+        {
+            layer: entries[name].shape[:: -1 if found[layer].stored == NK else 1]
+            for layer, name in tensors.items()
+        },
+        Tensors([name for name in entries if name not in chosen], source.array),
+        source.config,
+        source.directory if source.path.is_dir() else None,
+    )
+
+
+def _say(report, found: dict) -> None:
+    """Which way the matrices lie: one row for all of which the same thing says it."""
+    for each, number in Counter(found.values()).items():
+        what = "1 matrix" if number == 1 else f"{number} matrices"
+        report.row("stored", f"{what} as {each.stored}: {each.because}")
+    report.data["stored"] = {
+        layer: {"as": each.stored, "because": each.because} for layer, each in found.items()
+    }
+
+
+def calibration(args, names: list[str]):
+    """Return {layer: its calibration inputs [..., k]}, read when they are looked up."""
+
+    path = Path(args.calib)
+    if not path.is_file():
+        raise ValueError(
+            f"--calib {path}: {'is not a regular file' if path.exists() else 'no such file'}"
+        )
+    if path.suffix == ".npy":
+        if len(names) != 1:
+            raise ValueError(
+                f"--calib {path} contains one array, for one layer; {len(names)} layers need a"
+                " .safetensors file with an array for each of them"
+            )
+        return {names[0]: load_array(path, "--calib")}
+    if path.suffix != ".safetensors":
+        raise ValueError(f"--calib {path} must be a .npy or .safetensors file")
+
+    file = SafetensorsFile(path)
+    missing = [name for name in names if name not in file.entries]
+    if missing:
+        raise ValueError(
+            f"--calib {path} contains no inputs for {len(missing)} of {len(names)} layers:"
+            f" {', '.join(missing[:20])}; it contains {', '.join(list(file.entries)[:20])}"
+        )
+    return Tensors(names, file.array)
