@@ -40,7 +40,7 @@ class RunResult:
     ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
-    executions it took.
+    executions it took. ``unraced``: why no races were looked for; "" if they were.
     """
 
     instructions: int
@@ -50,17 +50,19 @@ class RunResult:
     resident_blocks: int
     shared_bytes: int
     executed: tuple[int, ...] = ()
+    unraced: str = ""
 
 
 class Machine:
     """A PTX module with its memory.
 
     ``ptx``: the module's text. ``races``: check that every access is ordered after those it
-    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. ``memory``
-    maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
+    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
+    the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
+    ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
     """
 
-    def __init__(self, ptx: str, races: bool = False) -> None:
+    def __init__(self, ptx: str, races: bool | None = False) -> None:
         self.races = races
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
@@ -203,6 +205,7 @@ class Machine:
             resident,
             execution.memory.shared.size,
             tuple(executed),
+            execution.unraced,
         )
 
 

@@ -17,6 +17,7 @@ from numba_marlin.emulator.asynchronous.copies import AsyncCopies
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
@@ -76,7 +77,7 @@ class Execution(Binder):
         slots: int,
         cluster: tuple = (1, 1, 1),
         target: str = "",
-        look_for_races: bool = False,
+        look_for_races: bool | None = False,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
@@ -112,8 +113,10 @@ class Execution(Binder):
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
         self.races: HappensBefore | None = None
-        if look_for_races:
-            self.races = HappensBefore(self, grid[0] * grid[1] * grid[2])
+        blocks = grid[0] * grid[1] * grid[2]
+        self.unraced = why_not(self, blocks, look_for_races)
+        if not self.unraced:
+            self.races = HappensBefore(self, blocks)
             self.memory.watch = self.races.watch
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
