@@ -65,6 +65,12 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--args", nargs="*", default=[], metavar="ARG", help="one per parameter, see below"
     )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        metavar="N",
+        help="warp instructions after which a run is given up (default 100 million)",
+    )
     parser.add_argument("--resident", type=int, metavar="N", help="resident blocks (default all)")
     parser.add_argument(
         "--schedule",
@@ -149,6 +155,8 @@ def run(machine, args, report) -> None:
         seed=args.schedule,
         cluster=None if args.cluster is None else three("cluster", args.cluster),
     )
+    if args.budget is not None:
+        launch["max_instructions"] = args.budget
     counted = None
     with report.step(f"running {kernel.name} on the PTX machine"):
         if args.counts:

@@ -46,6 +46,10 @@ class PtxSyntaxError(MachineError):
     """The text is not PTX as this machine reads it."""
 
 
+class LimitExceeded(MachineError):
+    """The text or the launch asks for more than the machine takes on (``limits``)."""
+
+
 class UnknownInstruction(MachineError):
     """An opcode, or a modifier of one, that the machine does not implement."""
 

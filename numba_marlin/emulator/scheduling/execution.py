@@ -17,6 +17,7 @@ from numba_marlin.emulator.asynchronous.copies import AsyncCopies
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
@@ -82,15 +83,25 @@ class Execution(Binder):
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
         self.adder = adder_of(target)
-        self.placement = Placement(slots, -(-threads // WARP), threads)
-        warps = self.placement.warps
-        self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
-        super().__init__(RegisterFile(kernel.registers, warps))
-        self.addresses = dict(global_addresses)
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
+        warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
+        registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())
+        require_state(
+            # shared and local memory have a state beside every byte
+            warps * (WARP * (registers + 2 * local_size) + WARP_BYTES)
+            + slots * 2 * shared_size
+            + blocks * BLOCK_BYTES,
+            f"{slots} resident blocks of {threads} threads",
+            "have fewer of them at a time (resident_blocks of Machine.run, --resident of"
+            " numba-marlin machine run), or a smaller grid",
+        )
+        self.placement = Placement(slots, -(-threads // WARP), threads)
+        self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
+        super().__init__(RegisterFile(kernel.registers, warps))
+        self.addresses = dict(global_addresses)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
@@ -113,7 +124,6 @@ class Execution(Binder):
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
         self.races: HappensBefore | None = None
-        blocks = grid[0] * grid[1] * grid[2]
         self.unraced = why_not(self, blocks, look_for_races)
         if not self.unraced:
             self.races = HappensBefore(self, blocks)

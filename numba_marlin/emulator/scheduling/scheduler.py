@@ -337,7 +337,8 @@ class Scheduler:
         if self.instructions > self.budget:
             raise deadlock(
                 self,
-                f"the budget of {self.budget} warp instructions is spent",
+                f"the budget of {self.budget} warp instructions is spent; a larger one:"
+                " max_instructions of Machine.run, --budget of numba-marlin machine run",
                 bundle.paths[0],
                 at(self, bundle),
             )

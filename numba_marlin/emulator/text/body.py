@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from numba_marlin.emulator.errors import UnknownInstruction
+from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
+from numba_marlin.emulator.limits import MOST_INSTRUCTIONS, MOST_SCOPES, MOST_TOKENS
 from numba_marlin.emulator.text.calls import END, Calls
 from numba_marlin.emulator.text.lexer import SPACES, Token, literal
 from numba_marlin.emulator.text.program import (
@@ -70,7 +71,7 @@ class Body:
     """The statements of one kernel."""
 
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
-        self.p, self.kernel = parser, kernel
+        self.p, self.kernel, self.begun = parser, kernel, parser.read
         self.scope = Scope()
         # (depth, width) -> places that closed scopes have left
         self.free: dict[tuple[int, int], list[int]] = {}
@@ -89,6 +90,12 @@ class Body:
         p, outer = self.p, []
         while True:
             word = p.peek()
+            if p.read - self.begun > MOST_TOKENS:
+                p.fail(
+                    f"{self.kernel.name} has more than {MOST_TOKENS} words, with those of the"
+                    " functions that it calls once for each call",
+                    kind=LimitExceeded,
+                )
             if word == "}" and not outer:
                 p.next()
                 break
@@ -96,6 +103,8 @@ class Body:
                 p.next()
                 outer.append(self.scope)
                 self.scope = Scope(self.scope)
+                if self.scope.depth > MOST_SCOPES:
+                    p.fail(f"more than {MOST_SCOPES} {{ }} within each other", kind=LimitExceeded)
             elif word == "}":
                 p.next()
                 self.leave_scope(self.scope)
@@ -159,12 +168,8 @@ class Body:
             if not p.take("<"):
                 self.scope.declared[name] = width
             else:
-                count = p.integer()
+                self.scope.ranges[name] = width, p.integer()
                 p.expect(">")
-                if name[-1].isdigit():  # then a name does not tell where its number begins
-                    self.scope.declared.update((f"{name}{i}", width) for i in range(count))
-                else:
-                    self.scope.ranges[name] = width, count
             if not p.take(","):
                 break
         p.expect(";")
@@ -252,6 +257,13 @@ class Body:
             inlined=self.inlined,
         )
         self.pending.append((fields, self.scope, label, first))
+        if len(self.pending) > MOST_INSTRUCTIONS:
+            p.fail(
+                f"{self.kernel.name} has more than {MOST_INSTRUCTIONS} instructions, with those of"
+                " the functions that it calls once for each call",
+                first,
+                LimitExceeded,
+            )
 
     def scratch_predicate(self) -> Register:
         """One that the program cannot name."""

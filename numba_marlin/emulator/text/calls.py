@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numba_marlin.emulator.errors import UnknownInstruction
+from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
+from numba_marlin.emulator.limits import MOST_CALLS
 from numba_marlin.emulator.text.lexer import Token
 from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Register, Symbol, Variable
 from numba_marlin.emulator.text.scopes import Scope
@@ -185,6 +186,8 @@ class Calls:
                 token,
                 UnknownInstruction,
             )
+        if len(self.stack) == MOST_CALLS:
+            p.fail(f"more than {MOST_CALLS} calls within each other", token, LimitExceeded)
         if (len(results), len(given)) != (len(function.results), len(function.parameters)):
             p.fail(
                 f"{function.name} takes {len(function.parameters)} parameters and gives"

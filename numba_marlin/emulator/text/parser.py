@@ -41,7 +41,8 @@ def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
 class Parser:
     def __init__(self, text: str, root_of: Callable[[str], str | None]) -> None:
         self.text, self.root_of = text, root_of
-        self.tokens, self.at = tokenize(text), 0
+        # ``read``: tokens so far, those of a function once for each call
+        self.tokens, self.at, self.read = tokenize(text), 0, 0
         self.result = Module()
         self.functions = find_functions(self)
 
@@ -62,6 +63,7 @@ class Parser:
         if self.at >= len(self.tokens):
             self.fail("the text ends in the middle of a statement")
         self.at += 1
+        self.read += 1
         return self.tokens[self.at - 1]
 
     def take(self, text: str) -> bool:
