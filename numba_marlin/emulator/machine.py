@@ -29,10 +29,7 @@ from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.listener import NOBODY, Listener
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
-from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import BLOCK_THREADS
-
-MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 
 
 @dataclass(frozen=True)
@@ -147,10 +144,8 @@ class Machine:
                 f"block={block} has {threads} threads, {kernel.name} was compiled for"
                 f" {kernel.max_threads}"
             )
-        if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
-            raise ValueError(
-                f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}"
-            )
+        if shared_bytes < 0:
+            raise ValueError(f"shared_bytes={shared_bytes} must not be negative")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
         if max_instructions < 1:

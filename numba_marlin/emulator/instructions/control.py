@@ -9,7 +9,7 @@ Branches, exits and barriers end a basic block; their handlers return a descript
 from __future__ import annotations
 
 from numba_marlin.emulator.errors import Trap
-from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
@@ -39,7 +39,7 @@ def barrier(ins, m):
     """
     allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     guard = m.guard(ins)
-    given = list(ins.operands)
+    given = list(operands(ins, 1, 2, 3) if "red" in ins.modifiers else operands(ins, 0, 1, 2))
     if "red" in ins.modifiers:
         kind = next((mod for mod in ins.modifiers if mod in ("popc", "and", "or")), None)
         if kind is None:

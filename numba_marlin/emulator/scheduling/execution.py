@@ -23,7 +23,7 @@ from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
-from numba_marlin.emulator.state.memory import LOCAL_BASE, SHARED_BASE, Memory
+from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
@@ -39,9 +39,11 @@ from numba_marlin.emulator.text.program import (
     Symbol,
     Variable,
 )
+from numba_marlin.hardware.architectures import ARCHITECTURES
+from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
-PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 DYNAMIC_ALIGNMENT = 16
+MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 
 
 class Cast:
@@ -86,6 +88,18 @@ class Execution(Binder):
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
+        if self.shared_static > STATIC_SHARED_BYTES:
+            raise PtxSyntaxError(
+                f"{kernel.name} has {self.shared_static} bytes of static shared memory, must have"
+                f" {STATIC_SHARED_BYTES} at most: more is dynamic (.extern .shared, [])",
+                line=kernel.line,
+                text=f".entry {kernel.name}",
+            )
+        if shared_size > MAX_SHARED_BYTES:
+            raise ValueError(
+                f"shared_bytes={shared_bytes} and {self.shared_static} bytes that {kernel.name}"
+                f" declares must be {MAX_SHARED_BYTES} together at most"
+            )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
         warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
         registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())

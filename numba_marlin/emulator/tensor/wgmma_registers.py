@@ -175,7 +175,7 @@ def registers_of(operand) -> Iterator[Register]:
 
 def copied(ins: Instruction) -> tuple[Register, Register] | None:
     """(target, source) of a plain copy between two 32-bit registers."""
-    if ins.root != "mov" or ins.guard is not None:
+    if ins.root != "mov" or ins.guard is not None or len(ins.operands) != 2:
         return None
     target, source = ins.operands
     both = (

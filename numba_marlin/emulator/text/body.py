@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
 from numba_marlin.emulator.limits import MOST_INSTRUCTIONS, MOST_SCOPES, MOST_TOKENS
 from numba_marlin.emulator.text.calls import END, Calls
-from numba_marlin.emulator.text.lexer import SPACES, Token, literal
+from numba_marlin.emulator.text.lexer import SPACES, Token, literal, negated
 from numba_marlin.emulator.text.program import (
     TYPE_BITS,
     Address,
@@ -168,7 +168,7 @@ class Body:
             if not p.take("<"):
                 self.scope.declared[name] = width
             else:
-                self.scope.ranges[name] = width, p.integer()
+                self.scope.ranges[name] = width, p.at_least(0)
                 p.expect(">")
             if not p.take(","):
                 break
@@ -321,12 +321,7 @@ class Body:
         if p.take("!"):
             return Not(self.name(p.next()))
         if p.take("-"):
-            value = literal(p.next().text)
-            if value.kind in ("f32", "f64"):
-                return Immediate(
-                    value.value ^ (1 << (31 if value.kind == "f32" else 63)), value.kind
-                )
-            return Immediate(-value.value, value.kind)
+            return negated(literal(p.next().text))
         token = p.next()
         if token.kind == "number":
             return literal(token.text)

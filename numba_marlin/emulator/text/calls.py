@@ -81,18 +81,15 @@ def formals(parser: Parser) -> tuple[tuple[str, int], ...]:
             parser.fail(
                 "parameters of functions must be in .param space", where, UnknownInstruction
             )
-        bits, count = 0, 1
+        kind = None
         while parser.peek().startswith("."):
             word = parser.next().text
             if word == ".align":
-                parser.integer()
+                parser.alignment()
             elif word[1:] in TYPE_BITS:
-                bits = TYPE_BITS[word[1:]]
-        name = parser.next().text
-        while parser.take("["):
-            count *= parser.integer()
-            parser.expect("]")
-        found.append((name, count * bits // 8))
+                kind = word[1:]
+        element, name = parser.bytes_of(kind, "parameter"), parser.next().text
+        found.append((name, parser.count() * element))
         parser.take(",")
     return tuple(found)
 
