@@ -7,6 +7,7 @@ import pytest
 from numba_marlin.emulator import (
     LimitExceeded,
     Machine,
+    Misaligned,
     OutOfBounds,
     PtxSyntaxError,
     UnknownInstruction,
@@ -254,3 +255,23 @@ def test_it_is_bad_input_for_the_command_line(tmp_path, capsys, text):
     (tmp_path / "k.ptx").write_text(text)
     code, _, said = run(capsys, "machine", "run", tmp_path / "k.ptx")
     assert code == 2 and "error" in said and "PTX line" in said
+
+
+@pytest.mark.parametrize("branch", ("bra END;", "@%q0 bra END;", "@!%q0 bra END;"))
+def test_a_label_at_the_end_is_an_exit(branch):
+    """Without a ret behind it; for whole warps, and for parts of them."""
+    for where in ("%tid.x, 7", "%ctaid.x, 0"):
+        text = f"{HEADER}.entry k() {{ .reg .pred %q<2>; .reg .b32 %r<2>; mov.u32 %r0, "
+        register, value = where.split(",")
+        text += f"{register}; setp.eq.u32 %q0, %r0, {value}; {branch} mov.u32 %r1, 1; END: }}"
+        assert Machine(text).run(grid=2, block=64).blocks == 2
+
+
+def test_addresses_wrap_at_64_bits():
+    out = np.zeros(2, np.uint32)
+    launch("st.global.u32 [%p0+18446744073709551612+8], 5;", {"out": out})
+    assert out.tolist() == [0, 5]
+    for offset in (1 << 63, (1 << 64) - 1):
+        for base in ("%p0", "%r0", "0"):
+            with pytest.raises((OutOfBounds, Misaligned)):
+                launch(f"mov.u32 %r0, 0; ld.global.u32 %r1, [{base}+{offset}];", {"x": out})

@@ -13,6 +13,7 @@ from numba_marlin.emulator.instructions import allow, instruction, operands, ref
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
+from numba_marlin.emulator.text.cfg import EXIT
 from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
 
 
@@ -20,7 +21,10 @@ from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETM
 def bra(ins, m):
     """#control-flow-instructions-bra"""
     allow(ins, "uni")
-    return Branch(ins, m.guard(ins))
+    # a label may stand behind the last instruction
+    return Branch(
+        ins, m.guard(ins), ins.target if ins.target < len(m.kernel.instructions) else EXIT
+    )
 
 
 @instruction("ret", "exit")

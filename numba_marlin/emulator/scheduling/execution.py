@@ -320,7 +320,7 @@ class Execution(Binder):
         """Function: lanes -> fresh int64 array of addresses, one for each lane."""
         if not isinstance(operand, Address):
             raise PtxSyntaxError("an address in brackets is needed", line=ins.line, text=ins.text)
-        base, offset = operand.base, operand.offset
+        base, offset = operand.base, signed64(operand.offset)
         if isinstance(base, Register):
             source = self.source(ins, base, f"u{base.width}")
             if base.width == 64:
@@ -335,7 +335,13 @@ class Execution(Binder):
 
             return of_register
         start = self.address_of(base) if isinstance(base, Symbol) else int(base.value)
-        return lambda lanes: np.full(lanes.shape, start + offset, np.int64)
+        where = signed64(start + offset)
+        return lambda lanes: np.full(lanes.shape, where, np.int64)
+
+
+def signed64(value: int) -> int:
+    """As addresses wrap."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel, dynamic: int):
