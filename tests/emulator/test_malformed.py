@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import (
+    BarrierMisuse,
     LimitExceeded,
     Machine,
     Misaligned,
@@ -275,3 +276,20 @@ def test_addresses_wrap_at_64_bits():
         for base in ("%p0", "%r0", "0"):
             with pytest.raises((OutOfBounds, Misaligned)):
                 launch(f"mov.u32 %r0, 0; ld.global.u32 %r1, [{base}+{offset}];", {"x": out})
+
+
+@pytest.mark.parametrize("value", ("%laneid", "s"))
+def test_what_is_no_pair_of_halves(value):
+    assert "is not a .f16x2 value" in str(
+        error(f".shared .b32 s; mul.rn.f16x2 %r0, %r1, {value};")
+    )
+
+
+@pytest.mark.parametrize("guard", ("", "@%q0 "))
+def test_a_signal_to_an_mbarrier_where_no_kernel_makes_one(guard):
+    """The machine keeps no mbarriers then."""
+    with pytest.raises(BarrierMisuse, match="there is no mbarrier at"):
+        launch(
+            f""".shared .align 8 .b64 s; setp.eq.u32 %q0, %t, 0;
+            {guard}tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [s];"""
+        )

@@ -70,3 +70,70 @@ class Mutants:
                 other = draw.randrange(len(lines))
                 lines[at], lines[other] = lines[other], lines[at]
         return "".join(lines)
+
+
+REGISTERS = {1: "%q", 16: "%h", 32: "%r", 64: "%rd"}  # by width, as ``ptx_cases.frame`` declares
+PLACES = (  # addresses: of an array, of shared memory, of nothing
+    *("%p0", "%p0", "%p0+4", "%p0+16", "%p0+4096", "%p1", "s", "s+16", "s+64", "%r0", "%r0+8"),
+    *("%rd0", "%rd1", "0", "p0", "p0+8"),
+)
+SPECIALS = ("%tid.x", "%laneid", "%ctaid.y", "%clock64", "%lanemask_lt", "%nsmid", "%globaltimer")
+
+
+class Programs:
+    """Bodies of random instructions: opcodes that the machine knows, with operands of the kinds that
+    they take, or of others. ``known``: decoded instructions that show what they take."""
+
+    def __init__(self, known, seed) -> None:
+        self.random = random.Random(f"{seed}")
+        shapes: dict[str, list] = {}
+        for each in known:
+            shapes.setdefault(each.opcode, []).append(each.operands)
+        self.shapes = [(opcode, operands[0]) for opcode, operands in sorted(shapes.items())]
+
+    def draw(self) -> str:
+        """A body for ``ptx_cases.frame``, with two parameters."""
+        lines = [self.instruction() for _ in range(self.random.randint(1, 9))]
+        at = self.random.randrange(len(lines) + 1)
+        return "\n".join(
+            [
+                ".shared .align 128 .b8 s[1024];",
+                "mov.u32 %r0, s;",
+                "setp.lt.u32 %q1, %t, 7;",
+                *lines[:at],
+                "L:",
+                *lines[at:],
+            ]
+        )
+
+    def instruction(self) -> str:
+        draw = self.random
+        opcode, operands = draw.choice(self.shapes)
+        if draw.random() < 0.03:
+            opcode += "." + draw.choice(draw.choice(self.shapes)[0].split("."))
+        if draw.random() < 0.03:
+            operands = draw.choice(self.shapes)[1]
+        if draw.random() < 0.03:
+            operands = operands[:-1]
+        guard = draw.choice(("", "", "", "@%q1 ", "@!%q1 ", "@%q3 "))
+        given = "L" if opcode.startswith("bra") else ", ".join(map(self.operand, operands))
+        return f"{guard}{opcode} {given};"
+
+    def operand(self, like) -> str:
+        draw, kind = self.random, type(like).__name__
+        if draw.random() < 0.02:
+            kind = draw.choice(("Immediate", "Special", "Address", "Sink", "Not", "Symbol"))
+        if kind == "Vector":
+            return "{" + ", ".join(map(self.operand, like.items)) + "}"
+        if kind == "Pair":
+            return f"{self.operand(like.first)}|{self.operand(like.second)}"
+        if kind == "Address":
+            index = f", {self.operand(like.index)}" if getattr(like, "index", None) else ""
+            return f"[{draw.choice(PLACES)}{index}]"
+        if kind == "Immediate":
+            usual = getattr(like, "value", 0)
+            return draw.choice(NUMBERS) if draw.random() < 0.3 else f"{usual}"
+        if kind == "Register":
+            width = like.width if draw.random() < 0.98 else draw.choice((1, 16, 32, 64))
+            return f"{REGISTERS[width]}{draw.randrange(6)}"
+        return {"Not": "!%q1", "Sink": "_", "Symbol": "s"}.get(kind, draw.choice(SPECIALS))
