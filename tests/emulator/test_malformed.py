@@ -280,9 +280,7 @@ def test_addresses_wrap_at_64_bits():
 
 @pytest.mark.parametrize("value", ("%laneid", "s"))
 def test_what_is_no_pair_of_halves(value):
-    assert "is not a .f16x2 value" in str(
-        error(f".shared .b32 s; mul.rn.f16x2 %r0, %r1, {value};")
-    )
+    assert "is not a .f16x2 value" in str(error(f".shared .b32 s; mul.rn.f16x2 %r0, %r1, {value};"))
 
 
 @pytest.mark.parametrize("guard", ("", "@%q0 "))

@@ -81,8 +81,8 @@ SPECIALS = ("%tid.x", "%laneid", "%ctaid.y", "%clock64", "%lanemask_lt", "%nsmid
 
 
 class Programs:
-    """Bodies of random instructions: opcodes that the machine knows, with operands of the kinds that
-    they take, or of others. ``known``: decoded instructions that show what they take."""
+    """Bodies of random instructions: opcodes that the machine knows, with operands of the kinds
+    that they take, or of others. ``known``: decoded instructions that show what they take."""
 
     def __init__(self, known, seed) -> None:
         self.random = random.Random(f"{seed}")
