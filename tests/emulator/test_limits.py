@@ -139,3 +139,30 @@ def test_the_default_budget_is_what_help_says(capsys):
 def test_what_is_too_large_is_bad_input_and_no_failed_check(tmp_path, capsys):
     (tmp_path / "k.ptx").write_text(frame("call f29;", 0, doubling(30, "trap;")))
     assert run(capsys, "machine", "run", tmp_path / "k.ptx")[0] == 2
+
+
+COUNT = 20_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        frame("mov.u64 %rd0, v19999;\n" * COUNT, 0).replace(
+            HEADER, HEADER + "".join(f".global .u32 v{i};\n" for i in range(COUNT))
+        ),
+        frame("".join(f".shared .b8 v{i};\n" for i in range(COUNT)), 0),
+        frame(
+            ".reg .b32 %x<30000>;"
+            + "".join(f"mov.b32 %x{i}, %x{i + 1};\n" for i in range(COUNT))
+            + "@%q0 wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%x0,%f1,%f2,%f3}, %rd0,"
+            " %rd1, 1, 1, 1, 0, 0;",
+            0,
+        ),
+    ],
+    ids=("names of variables", "variables of a kernel", "moves of moves"),
+)
+def test_time_grows_as_the_text_does(text):
+    """They took ten times as long as this, and a hundred times."""
+    start = time.process_time()
+    Machine(text).run(max_instructions=100_000)
+    assert time.process_time() - start < 5

@@ -80,6 +80,7 @@ def error(text, kind=REFUSED, **options):
         "mbarrier.init.shared.b64;",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16;",
         "fma.rn.f32 %f0;",
+        "tcgen05.ld.sync.aligned.32x32b.x32.b32;",
         "lop3.b32;",
         "mapa.shared::cluster.u32;",
         "bra;",
@@ -291,3 +292,24 @@ def test_a_signal_to_an_mbarrier_where_no_kernel_makes_one(guard):
             f""".shared .align 8 .b64 s; setp.eq.u32 %q0, %t, 0;
             {guard}tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [s];"""
         )
+
+
+def test_a_kernel_without_instructions_ends():
+    assert Machine(f"{HEADER}.entry k() {{ }}").run(grid=3000, resident_blocks=1).blocks == 3000
+
+
+@pytest.mark.parametrize("value", ("%lanemask_lt", "%laneid", "5", "s"))
+def test_stmatrix_stores_any_value(value):
+    """Special registers lie in memory in another order than the program's own."""
+    text = f""".shared .align 16 .b8 s[1024]; mov.u32 %r3, s; mov.b32 %r1, {value};
+    shr.u32 %r0, %t, 5; mad.lo.u32 %r0, %r0, 128, %r3; mov.u32 %r2, %laneid;
+    mad.lo.u32 %r0, %r2, 16, %r0;
+    stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0], {{{{ {{}} }}}}; bar.sync 0;
+    mad.wide.u32 %rd0, %t, 4, %p0; mad.lo.u32 %r4, %t, 4, %r3; ld.shared.u32 %r5, [%r4];
+    st.global.u32 [%rd0], %r5;"""
+    found = []
+    for stored in (value, "%r1"):
+        out = np.zeros(64, np.uint32)
+        launch(text.format(stored), {"out": out}, block=64)
+        found.append(out)
+    assert (found[0] == found[1]).all() and found[0].any()

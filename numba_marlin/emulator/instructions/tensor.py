@@ -219,7 +219,7 @@ def stmatrix(ins, m):
         lanes = as_warps(lanes)
         stored = np.empty((lanes.shape[0], count, 8, 8), np.uint16)
         for i, source in enumerate(sources):
-            held = np.array(np.broadcast_to(source[lanes.sel], lanes.shape))
+            held = np.ascontiguousarray(np.broadcast_to(source[lanes.sel], lanes.shape))
             stored[:, i, rows, cols] = held.view(np.uint16).reshape(*lanes.shape, 2)
         users, address, values = lanes, at(lanes), np.empty((*lanes.shape, 4), np.uint32)
         values[:, : 8 * count] = stored.reshape(lanes.shape[0], 8 * count, 8).view(np.uint32)

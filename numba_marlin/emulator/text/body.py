@@ -73,6 +73,8 @@ class Body:
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
         self.p, self.kernel, self.begun = parser, kernel, parser.read
         self.scope = Scope()
+        self.names: set[str] = set()  # of the kernel's variables
+        self.parameters = {parameter.name for parameter in kernel.parameters}
         # (depth, width) -> places that closed scopes have left
         self.free: dict[tuple[int, int], list[int]] = {}
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
@@ -82,6 +84,8 @@ class Body:
 
     def parse(self) -> None:
         self.statements()
+        if not self.pending:
+            self.emit(self.p.tokens[self.p.at - 1], "ret", ())
         self.kernel.variables += self.calls.variables.values()
         self.resolve()
 
@@ -117,10 +121,10 @@ class Body:
                 self.calls.declare()
             elif word in SPACES:
                 # a function that is called twice declares its own twice
-                known = {variable.name for variable in self.kernel.variables}
-                self.kernel.variables += [
-                    variable for variable in p.variables() if variable.name not in known
-                ]
+                for variable in p.variables():
+                    if variable.name not in self.names:
+                        self.names.add(variable.name)
+                        self.kernel.variables.append(variable)
             elif word == ".pragma":
                 p.skip_until(";")
             elif word == ".loc":
@@ -349,7 +353,6 @@ class Body:
             return Symbol(parameter)
         if token.text in self.p.functions:
             return Immediate(self.p.functions[token.text].address)
-        known = any(v.name == token.text for v in self.kernel.variables + self.p.result.variables)
-        if known or any(parameter.name == token.text for parameter in self.kernel.parameters):
+        if any(token.text in each for each in (self.names, self.p.names, self.parameters)):
             return Symbol(token.text)
         self.p.fail(f"{token.text} is not declared", token)

@@ -47,6 +47,7 @@ class Parser:
         self.tokens, self.at, self.read = tokenize(text), 0, 0
         self.result = Module()
         self.functions: dict[str, Function] = {}
+        self.names: set[str] = set()  # of the module's variables
 
     def fail(self, detail: str, token: Token | None = None, kind: type = PtxSyntaxError) -> None:
         token = token or (
@@ -156,7 +157,9 @@ class Parser:
                 if self.skip_until("{", ";") == "{":
                     self.skip_braces()
             elif word in SPACES:
-                self.result.variables += self.variables()
+                found = self.variables()
+                self.result.variables += found
+                self.names |= {variable.name for variable in found}
             else:
                 self.fail(f"unknown directive {word!r}")
         return self.result
