@@ -7,6 +7,7 @@ Exit codes: 1 for a hazard (a race with a copy, an uninitialised read, an addres
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 SYNTAX = """  i32:5  u64:0x10  f32:1.5  f16:2     a number of that type (i, u: 8 to 64 bits)
@@ -32,6 +33,17 @@ arguments:
 {SYNTAX}"""
 SHOWN = 8  # values of an output that are printed
 LISTED = 4096  # values of an output that JSON holds
+LOOKED_FOR = (
+    "accesses out of bounds, misaligned or to what is read-only",
+    "reads of shared and local memory that nothing has written",
+    "copies and products that are not waited for, missing fences between proxies",
+    "barriers used wrongly, lanes that miss a collective, deadlocks",
+)
+LEFT_OUT = (
+    "other orders of warps and copies (--schedule has one for each seed)",
+    "reads of registers and global memory that nothing has written",
+    "lanes of one warp that write to one place in one instruction",
+)
 
 
 def add_arguments(parser) -> None:
@@ -53,12 +65,24 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--args", nargs="*", default=[], metavar="ARG", help="one per parameter, see below"
     )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        metavar="N",
+        help="warp instructions after which a run is given up (default 100 million)",
+    )
     parser.add_argument("--resident", type=int, metavar="N", help="resident blocks (default all)")
     parser.add_argument(
         "--schedule",
         type=int,
         metavar="S",
         help="a random order of warps and copies, drawn from this seed (default: a fixed one)",
+    )
+    parser.add_argument(
+        "--races",
+        action=argparse.BooleanOptionalAction,
+        help="look for accesses that nothing orders (default: where the records of a run stay"
+        " small); a run takes up to twice as long",
     )
     parser.add_argument(
         "--counts",
@@ -73,7 +97,7 @@ def execute(args, report) -> bool:
     from numba_marlin.emulator import Machine
 
     target = check_output(args.out, (".json",))
-    machine = Machine(Path(args.file).read_text(encoding="utf-8"))
+    machine = Machine(Path(args.file).read_text(encoding="utf-8"), races=args.races)
     if args.action == "entries":
         entries(machine, report)
     else:
@@ -131,6 +155,8 @@ def run(machine, args, report) -> None:
         seed=args.schedule,
         cluster=None if args.cluster is None else three("cluster", args.cluster),
     )
+    if args.budget is not None:
+        launch["max_instructions"] = args.budget
     counted = None
     with report.step(f"running {kernel.name} on the PTX machine"):
         if args.counts:
@@ -142,8 +168,11 @@ def run(machine, args, report) -> None:
     report.row(
         "ran",
         f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions,"
-        f" {result.shared_bytes} bytes of shared memory per block; no hazard",
+        f" {result.shared_bytes} bytes of shared memory per block; no hazard of those looked for",
     )
+    looked_for, left_out = checks(result.unraced, args.races)
+    report.row("looked for", "; ".join(looked_for))
+    report.row("left out", "; ".join(left_out))
     report.data = {
         "entry": kernel.name,
         "grid": launch["grid"],
@@ -152,6 +181,8 @@ def run(machine, args, report) -> None:
         "instructions": result.instructions,
         "opcodes": dict(result.opcodes),
         "shared_bytes": result.shared_bytes,
+        "looked_for": looked_for,
+        "left_out": left_out,
         "outputs": [],
     }
     for each in arguments:
@@ -164,6 +195,14 @@ def run(machine, args, report) -> None:
         report.data["counts"] = counted.as_dict()
         if not args.json:
             print(f"\n{counted}")
+
+
+def checks(unraced: str, asked: bool | None) -> tuple[list[str], list[str]]:
+    """What a run looked for, and what it did not; ``unraced``: of RunResult."""
+    if not unraced:
+        return ["races", *LOOKED_FOR], list(LEFT_OUT)
+    races = "races (--no-races)" if asked is False else f"races: {unraced}"
+    return list(LOOKED_FOR), [races, *LEFT_OUT]
 
 
 def three(name: str, text: str) -> tuple[int, ...]:

@@ -171,11 +171,16 @@ def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that is no bug of this package; None for one that should show its
     traceback."""
     from numba_marlin.compiler.errors import MissingCompiler
-    from numba_marlin.emulator.errors import MachineError, PtxSyntaxError, UnknownInstruction
+    from numba_marlin.emulator.errors import (
+        LimitExceeded,
+        MachineError,
+        PtxSyntaxError,
+        UnknownInstruction,
+    )
 
     if isinstance(error, (CapabilityMissing, MissingCompiler, UnknownInstruction)):
         return MISSING
-    if isinstance(error, PtxSyntaxError):
+    if isinstance(error, (PtxSyntaxError, LimitExceeded)):
         return USAGE
     if isinstance(error, MachineError):  # the PTX machine caught the kernel at something
         return CHECK_FAILED

@@ -2,7 +2,8 @@
 what they do wrong.
 
 ``Machine`` is the way in: ``Machine(ptx).run(...)`` on NumPy arrays, with a ``Schedule`` for
-another legal interleaving and a ``Listener`` to look on. ``errors`` names what can go wrong.
+another legal interleaving and a ``Listener`` to look on. ``errors`` names what can go wrong,
+``limits`` how much the machine takes on.
 The groups, in the order to read them in, which is also who may import whom: a group imports only
 those above it in this list.
 
@@ -35,6 +36,7 @@ from numba_marlin.emulator.errors import (
     BarrierMisuse,
     Deadlock,
     DivergentCollective,
+    LimitExceeded,
     MachineError,
     Misaligned,
     OutOfBounds,
@@ -59,6 +61,7 @@ __all__ = [
     "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",
+    "LimitExceeded",
     "Listener",
     "Machine",
     "MachineError",

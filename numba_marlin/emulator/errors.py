@@ -9,7 +9,20 @@ its block), ``lanes`` (tuple).
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
+
+UNREADABLE = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
+"""What Python raises where a word is missing, or stands where another kind must: whoever reads text
+makes a PtxSyntaxError of them."""
 
 
 class MachineError(Exception):
@@ -44,6 +57,10 @@ class MachineError(Exception):
 
 class PtxSyntaxError(MachineError):
     """The text is not PTX as this machine reads it."""
+
+
+class LimitExceeded(MachineError):
+    """The text or the launch asks for more than the machine takes on (``limits``)."""
 
 
 class UnknownInstruction(MachineError):

@@ -4,8 +4,9 @@
     x = machine.memory.buffer(array, name="x")
     result = machine.run("kernel", grid=(4,), block=(128,), shared_bytes=4096, args=[x.address, 7])
 
-Raises PtxSyntaxError and UnknownInstruction for text it cannot execute, other MachineErrors for
-what a program does wrong, ValueError for a launch that does not fit the kernel.
+Raises PtxSyntaxError and UnknownInstruction for text it cannot execute, LimitExceeded for what is
+too large for it, other MachineErrors for what a program does wrong, ValueError for a launch that
+does not fit the kernel.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numba_marlin.emulator.asynchronous.clusters import MAX_BLOCKS
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import root_of
+from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, require_state
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
@@ -27,11 +29,7 @@ from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.listener import NOBODY, Listener
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
-from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import BLOCK_THREADS
-
-MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
-DEFAULT_BUDGET = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class RunResult:
     ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
-    executions it took.
+    executions it took. ``unraced``: why no races were looked for; "" if they were.
     """
 
     instructions: int
@@ -50,21 +48,28 @@ class RunResult:
     resident_blocks: int
     shared_bytes: int
     executed: tuple[int, ...] = ()
+    unraced: str = ""
 
 
 class Machine:
     """A PTX module with its memory.
 
     ``ptx``: the module's text. ``races``: check that every access is ordered after those it
-    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. ``memory``
-    maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
+    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
+    the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
+    ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
     """
 
-    def __init__(self, ptx: str, races: bool = False) -> None:
+    def __init__(self, ptx: str, races: bool | None = False) -> None:
         self.races = races
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
+        require_state(
+            sum(each.size for each in self.module.variables if each.space in ("global", "const")),
+            "the variables of the module",
+            "declare less",
+        )
         for variable in self.module.variables:
             if variable.space in ("global", "const"):
                 data = np.zeros(variable.size, np.uint8)
@@ -112,7 +117,7 @@ class Machine:
         args: Sequence[Any] = (),
         resident_blocks: int | None = None,
         seed: int | Schedule | None = None,
-        max_instructions: int = DEFAULT_BUDGET,
+        max_instructions: int = MOST_WARP_INSTRUCTIONS,
         cluster: Sequence[int] | int | None = None,
         listener: Listener = NOBODY,
     ) -> RunResult:
@@ -139,12 +144,12 @@ class Machine:
                 f"block={block} has {threads} threads, {kernel.name} was compiled for"
                 f" {kernel.max_threads}"
             )
-        if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
-            raise ValueError(
-                f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}"
-            )
+        if shared_bytes < 0:
+            raise ValueError(f"shared_bytes={shared_bytes} must not be negative")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
+        if max_instructions < 1:
+            raise ValueError(f"max_instructions={max_instructions} must be positive")
         blocks, cluster = (
             grid[0] * grid[1] * grid[2],
             dimensions("cluster", kernel.cluster or 1 if cluster is None else cluster),
@@ -203,6 +208,7 @@ class Machine:
             resident,
             execution.memory.shared.size,
             tuple(executed),
+            execution.unraced,
         )
 
 

@@ -30,7 +30,13 @@ SYSTEM_SHARED_BYTES = 1024
 """Shared memory that CUDA keeps for itself in every block."""
 
 STATIC_SHARED_BYTES = 48 * 1024
-"""A kernel with more shared memory than this needs an opt-in before its launch."""
+"""A kernel with more shared memory than this needs an opt-in before its launch, and all beyond must
+be dynamic."""
+
+PARAMETER_BYTES = 32764
+"""Of all parameters of a kernel together:
+https://docs.nvidia.com/cuda/parallel-thread-execution/#kernel-function-parameters
+"""
 
 GRID_BLOCKS = (2**31 - 1, 65535, 65535)
 """Most blocks of a grid in x, y and z."""

@@ -4,8 +4,8 @@ the machine does it: None for its own, else an ``emulator.Schedule``.
 A mutant is caught by the first of them under which the machine reports what the program did wrong,
 or stands still, or a buffer does not hold what it must. The machine looks for races too, and these
 it finds in schedules that do no harm as well: few are enough. A mutant that the machine cannot read
-(PtxSyntaxError, UnknownInstruction) does not count as caught: those errors go through, they are a
-defect of the rules.
+(PtxSyntaxError, LimitExceeded, UnknownInstruction) does not count as caught: those errors go
+through, they are a defect of the rules.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.emulator import Machine, MachineError, PtxSyntaxError, UnknownInstruction
+from numba_marlin.emulator import (
+    LimitExceeded,
+    Machine,
+    MachineError,
+    PtxSyntaxError,
+    UnknownInstruction,
+)
 from numba_marlin.emulator.scheduling.schedules import Schedule
 
-DEFECTS = (PtxSyntaxError, UnknownInstruction)
+DEFECTS = (PtxSyntaxError, LimitExceeded, UnknownInstruction)
 # times the instructions of the intact kernel, then a mutant counts as standing still: one that
 # waits wrongly may do so for long
 PATIENCE = 6

@@ -44,3 +44,11 @@ def fine(body, arrays=None, **options):
 
 # Takes a while, and orders nothing.
 HURRY = "mov.u32 %r9, 0; WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %q9, %r9, 100; @%q9 bra WAIT;"
+
+# Thread t of two warps writes word t of shared memory, reads word 63 - t, and writes that.
+EXCHANGE = """.shared .align 16 .b8 s[256]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1;
+st.shared.u32 [%r1], %t; bar.sync 0;
+mov.u32 %r2, s; mad.lo.u32 %r3, %t, -4, %r2; ld.shared.u32 %r4, [%r3+252]; {}
+st.shared.u32 [%r1], %r4;
+mad.wide.u32 %rd1, %t, 4, %p0; st.global.u32 [%rd1], %r4;"""
+RACING, ORDERED = EXCHANGE.format(""), EXCHANGE.format("bar.sync 0;")

@@ -11,15 +11,18 @@ import numba_marlin.emulator
 
 ROOM = Path(numba_marlin.emulator.__file__).parent
 PREFIX = "numba_marlin.emulator."
-BELOW = {
-    "errors": set(),
-    "text": {"errors"},
-    "state": {"errors", "text"},
-    "asynchronous": {"errors", "text", "state"},
-    "ordering": {"errors", "text", "state"},
-    "tensor": {"errors", "text", "state", "asynchronous"},
-    "instructions": {"errors", "text", "state", "asynchronous", "ordering", "tensor"},
-    "scheduling": {"errors", "text", "state", "asynchronous", "ordering", "tensor", "instructions"},
+BASE = {"errors", "limits"}  # modules that every group may import
+GROUPS_BELOW = {
+    "text": set(),
+    "state": {"text"},
+    "asynchronous": {"text", "state"},
+    "ordering": {"text", "state"},
+    "tensor": {"text", "state", "asynchronous"},
+    "instructions": {"text", "state", "asynchronous", "ordering", "tensor"},
+    "scheduling": {"text", "state", "asynchronous", "ordering", "tensor", "instructions"},
+}
+BELOW = {"errors": set(), "limits": {"errors"}} | {
+    group: BASE | below for group, below in GROUPS_BELOW.items()
 }
 
 
@@ -36,11 +39,11 @@ def imports(node):
 
 
 def files_of(group):
-    return [ROOM / f"{group}.py"] if group == "errors" else sorted((ROOM / group).glob("*.py"))
+    return [ROOM / f"{group}.py"] if group in BASE else sorted((ROOM / group).glob("*.py"))
 
 
 def test_every_group_has_its_place():
-    assert set(BELOW) == {path.parent.name for path in ROOM.glob("*/__init__.py")} | {"errors"}
+    assert set(BELOW) == {path.parent.name for path in ROOM.glob("*/__init__.py")} | BASE
 
 
 @pytest.mark.parametrize("group", BELOW)
@@ -53,12 +56,12 @@ def test_a_group_imports_only_groups_below_it(group):
 
 def test_the_groups_are_documented_in_the_order_of_their_imports():
     documented = re.findall(r"^``(\w+)``$", numba_marlin.emulator.__doc__, re.MULTILINE)
-    assert documented == [group for group in BELOW if group != "errors"]
+    assert documented == list(GROUPS_BELOW)
     for place, group in enumerate(documented):
-        assert BELOW[group] - {"errors"} <= set(documented[:place])
+        assert GROUPS_BELOW[group] <= set(documented[:place])
 
 
-@pytest.mark.parametrize("group", [each for each in BELOW if each != "errors"])
+@pytest.mark.parametrize("group", GROUPS_BELOW)
 def test_the_docstring_of_a_group_names_all_its_modules(group):
     text = ast.get_docstring(ast.parse((ROOM / group / "__init__.py").read_text(encoding="utf-8")))
     if group == "instructions":  # one module per family of opcodes

@@ -137,7 +137,7 @@ class MBarriers:
             )
 
     def require_live(self, ins: Instruction, lanes: Lanes, words: np.ndarray) -> None:
-        bad = ~self.live[words]
+        bad = ~self.live[words] if self.used else np.ones(words.shape, bool)
         if bad.any():
             raise self._fault(
                 ins,

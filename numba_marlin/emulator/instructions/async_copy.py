@@ -11,6 +11,7 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.limits import MOST_GROUPS
 from numba_marlin.emulator.state.registers import PREDICATE
 from numba_marlin.emulator.text.program import Register
 
@@ -85,7 +86,10 @@ def commit_group(ins, m):
 def wait_group(ins, m):
     """#...-cp-async-wait-group: all but the N most recent groups of the thread have landed."""
     allow(ins)
+    operands(ins, 1)
     latest = m.immediate(ins, 0)
+    if not 0 <= latest <= MOST_GROUPS:
+        raise unsupported(ins, f"{latest} groups must be between 0 and {MOST_GROUPS}")
     m.copies.reserve(latest)
     return lambda lanes: m.copies.wait_group(ins, lanes, latest)
 

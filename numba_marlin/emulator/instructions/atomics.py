@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
-from numba_marlin.emulator.instructions.load_store import ORDER, SPACES, space_of
+from numba_marlin.emulator.instructions.load_store import HINT, ORDER, SPACES, space_of
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.memory import WINDOWS
 from numba_marlin.emulator.state.registers import DTYPES
@@ -46,14 +46,13 @@ def atomic(ins, m):
     if kind in FLOATS and name != "add":
         raise unsupported(ins, f".{name} is not implemented for {kind}")
     function = OPERATIONS[name]
-    values = list(ins.operands)
+    count = (2 if ins.root == "red" else 3) + (name == "cas") + (HINT in ins.modifiers)
+    values = list(operands(ins, count))
     target = Sink() if ins.root == "red" else values.pop(0)
     address = values.pop(0)
     d = m.destination(ins, target, kind)
-    if "L2::cache_hint" in ins.modifiers:
+    if HINT in ins.modifiers:
         values.pop()
-    if len(values) != (2 if name == "cas" else 1):
-        raise unsupported(ins, f"{len(values)} values are not what .{name} takes")
     sources = [m.source(ins, value, kind) for value in values]
     if kind in HALVES:
         function = half_sum(ins, kind)

@@ -262,5 +262,8 @@ def wait_group(ins, m):
     """#...-cp-async-bulk-wait-group: all but the N most recent groups of the thread are complete;
     .read: have read their sources."""
     allow(ins, "read")
+    operands(ins, 1)
     latest, read = m.immediate(ins, 0), "read" in ins.modifiers
+    if latest < 0:
+        raise unsupported(ins, f"{latest} groups must not be negative")
     return lambda lanes: m.bulk.wait_group(ins, lanes, latest, read)

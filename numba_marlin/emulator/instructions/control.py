@@ -9,10 +9,11 @@ Branches, exits and barriers end a basic block; their handlers return a descript
 from __future__ import annotations
 
 from numba_marlin.emulator.errors import Trap
-from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
+from numba_marlin.emulator.text.cfg import EXIT
 from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
 
 
@@ -20,7 +21,10 @@ from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETM
 def bra(ins, m):
     """#control-flow-instructions-bra"""
     allow(ins, "uni")
-    return Branch(ins, m.guard(ins))
+    # a label may stand behind the last instruction
+    return Branch(
+        ins, m.guard(ins), ins.target if ins.target < len(m.kernel.instructions) else EXIT
+    )
 
 
 @instruction("ret", "exit")
@@ -39,7 +43,7 @@ def barrier(ins, m):
     """
     allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     guard = m.guard(ins)
-    given = list(ins.operands)
+    given = list(operands(ins, 1, 2, 3) if "red" in ins.modifiers else operands(ins, 0, 1, 2))
     if "red" in ins.modifiers:
         kind = next((mod for mod in ins.modifiers if mod in ("popc", "and", "or")), None)
         if kind is None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.tensor_copies import map_at
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.errors import OutOfBounds, PtxSyntaxError
+from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.state.memory import PARAMETER_BASE
 from numba_marlin.emulator.state.registers import SIGNED
 from numba_marlin.emulator.text.program import TYPE_BITS, Register, Symbol, Vector
 
@@ -32,6 +34,9 @@ ORDER = (
 ).split()
 
 
+HINT = "L2::cache_hint"  # then an operand more
+
+
 def space_of(ins) -> str:
     return next((SPACES[mod] for mod in ins.modifiers if mod in SPACES), "generic")
 
@@ -46,6 +51,8 @@ def check(ins, items: tuple) -> str:
     count = next((int(mod[1]) for mod in ins.modifiers if mod in ("v2", "v4", "v8")), 1)
     if len(items) != count:
         raise unsupported(ins, f"{len(items)} values do not fit .v{count}")
+    if not ins.types or ins.types[-1] == "pred":
+        raise unsupported(ins, "needs a type of whole bytes")
     return ins.types[-1]
 
 
@@ -53,7 +60,8 @@ def check(ins, items: tuple) -> str:
 def load(ins, m):
     """#data-movement-and-conversion-instructions-ld; a narrow value is extended to its register by
     its type."""
-    items, address = vector(ins.operands[0]), ins.operands[1]
+    target, address = operands(ins, 3 if HINT in ins.modifiers else 2)[:2]
+    items = vector(target)
     kind = check(ins, items)
     bits, size = TYPE_BITS[kind], TYPE_BITS[kind] // 8
     kind = kind if kind[0] == "s" else f"u{bits}"
@@ -81,11 +89,21 @@ def load_parameter(ins, m, targets, address, kind):
     dtype = m.dtype(kind)
     size = np.dtype(dtype).itemsize
     data = m.parameters
+    most = len(data) - size * len(targets)  # where an access may begin
+    at = m.address(ins, address)
     if isinstance(address.base, Register):
-        at = m.address(ins, address)
 
         def step(lanes):
-            where = at(lanes)[..., None] + np.arange(size)
+            start = at(lanes)
+            beyond = (start < PARAMETER_BASE) | (start > most)
+            if beyond.any():
+                raise lanes.fault(
+                    OutOfBounds,
+                    f"the parameters have {len(data) - PARAMETER_BASE} bytes",
+                    ins,
+                    beyond,
+                )
+            where = start[..., None] + np.arange(size)
             for i, d in enumerate(targets):
                 d[lanes.sel] = data[where + i * size].view(dtype)[..., 0]
 
@@ -93,6 +111,12 @@ def load_parameter(ins, m, targets, address, kind):
     if not isinstance(address.base, Symbol):
         raise unsupported(ins, "a parameter has a name, or an address in a register")
     start = m.address_of(Symbol(address.base.name, address.offset))
+    if not PARAMETER_BASE <= start <= most:
+        raise PtxSyntaxError(
+            f"byte {address.offset} of {address.base.name} is no parameter's",
+            line=ins.line,
+            text=ins.text,
+        )
     values = [
         data[start + i * size : start + (i + 1) * size].view(dtype)[0] for i in range(len(targets))
     ]
@@ -108,7 +132,8 @@ def load_parameter(ins, m, targets, address, kind):
 @instruction("st")
 def store(ins, m):
     """#data-movement-and-conversion-instructions-st; of a wider register the low part is stored."""
-    address, items = ins.operands[0], vector(ins.operands[1])
+    address, origin = operands(ins, 3 if HINT in ins.modifiers else 2)[:2]
+    items = vector(origin)
     kind = check(ins, items)
     bits = TYPE_BITS[kind]
     sources = [m.source(ins, item, f"u{bits}") for item in items]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, unsupported
+from numba_marlin.emulator.instructions import allow, operands, unsupported
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.text.program import Vector
@@ -109,8 +109,10 @@ def multiply(ins, m, as_warps):
         raise unsupported(ins, "must be .row.col")
     out = TYPES[a_kind][0]
 
+    given = operands(ins, 4)
+
     def registers(position, places, packed, word, bind):
-        operand = ins.operands[position]
+        operand = given[position]
         items = operand.items if isinstance(operand, Vector) else (operand,)
         if len(items) * packed != places.shape[1]:
             raise unsupported(ins, f"{len(items)} registers do not fit the shape")

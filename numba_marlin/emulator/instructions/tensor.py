@@ -16,12 +16,13 @@ from numba_marlin.emulator.instructions import (
     block_scale,
     instruction,
     mma_kinds,
+    operands,
     unsupported,
 )
+from numba_marlin.emulator.instructions.load_store import vector
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.tensor.tensor_sums import add_products
-from numba_marlin.emulator.text.program import Vector
 from numba_marlin.layout import fragments
 
 # Bit patterns to float64; NumPy's own conversion of fp16 is the fastest way.
@@ -87,17 +88,18 @@ def mma(ins, m):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     (depth, index), adder = SHAPES[shape], m.adder
     packed = out == "f16"
-    d = [m.destination(ins, item, "b32" if packed else "f32") for item in ins.operands[0].items]
-    factors = [
-        m.source(ins, item, "b32") for operand in ins.operands[1:3] for item in operand.items
-    ]
-    c = [m.source(ins, item, "b32" if packed else "f32") for item in ins.operands[3].items]
-    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != (
-        [depth // 4, depth // 8],
-        len(d),
+    given = [vector(operand) for operand in operands(ins, 4)]
+    if [len(items) for items in given] != [
         2 if packed else 4,
-    ):
+        depth // 4,
+        depth // 8,
+        2 if packed else 4,
+    ]:
         raise unsupported(ins, "the number of registers does not fit the shape")
+    sums, left, right, addends = given
+    d = [m.destination(ins, item, "b32" if packed else "f32") for item in sums]
+    factors = [m.source(ins, item, "b32") for item in (*left, *right)]
+    c = [m.source(ins, item, "b32" if packed else "f32") for item in addends]
 
     def held_by(sources, sel, count, dtype, places):
         """[warp, element]: what the registers hold, in the order of ``places``."""
@@ -159,10 +161,11 @@ def ldmatrix(ins, m):
     if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
         raise unsupported(ins, "only m8n8 .b16 is implemented")
     count = next((int(mod[1]) for mod in ins.modifiers if mod in ("x1", "x2", "x4")), 0)
-    items = ins.operands[0].items if isinstance(ins.operands[0], Vector) else (ins.operands[0],)
+    target, address = operands(ins, 2)
+    items = vector(target)
     if len(items) != count:
         raise unsupported(ins, f"{len(items)} registers do not fit .x{count}")
-    at, memory = m.address(ins, ins.operands[1]), m.memory
+    at, memory = m.address(ins, address), m.memory
     space = "shared" if "shared" in ins.modifiers or "shared::cta" in ins.modifiers else "generic"
     targets = [m.destination(ins, item, "b32") for item in items]
     fragment = fragments.LDMATRIX_8X8
@@ -197,10 +200,11 @@ def stmatrix(ins, m):
     if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
         raise unsupported(ins, "only m8n8 .b16 is implemented")
     count = next((int(mod[1]) for mod in ins.modifiers if mod in ("x1", "x2", "x4")), 0)
-    items = ins.operands[1].items if isinstance(ins.operands[1], Vector) else (ins.operands[1],)
+    address, origin = operands(ins, 2)
+    items = vector(origin)
     if len(items) != count:
         raise unsupported(ins, f"{len(items)} registers do not fit .x{count}")
-    at, memory = m.address(ins, ins.operands[0]), m.memory
+    at, memory = m.address(ins, address), m.memory
     space = "shared" if "shared" in ins.modifiers or "shared::cta" in ins.modifiers else "generic"
     sources = [m.source(ins, item, "b32") for item in items]
     fragment = fragments.LDMATRIX_8X8
@@ -215,7 +219,7 @@ def stmatrix(ins, m):
         lanes = as_warps(lanes)
         stored = np.empty((lanes.shape[0], count, 8, 8), np.uint16)
         for i, source in enumerate(sources):
-            held = np.array(np.broadcast_to(source[lanes.sel], lanes.shape))
+            held = np.ascontiguousarray(np.broadcast_to(source[lanes.sel], lanes.shape))
             stored[:, i, rows, cols] = held.view(np.uint16).reshape(*lanes.shape, 2)
         users, address, values = lanes, at(lanes), np.empty((*lanes.shape, 4), np.uint32)
         values[:, : 8 * count] = stored.reshape(lanes.shape[0], 8 * count, 8).view(np.uint32)

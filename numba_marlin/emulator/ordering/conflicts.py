@@ -18,7 +18,7 @@ from numba_marlin.emulator.ordering.race_report import Reporter
 from numba_marlin.emulator.ordering.shadow import Shadow
 from numba_marlin.emulator.state.lanes import WARP, Lanes
 from numba_marlin.emulator.state.memory import Access
-from numba_marlin.emulator.text.program import TYPE_BITS, Instruction, Vector
+from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Instruction, Vector
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
@@ -39,14 +39,6 @@ class Conflicts:
 
     def __init__(self, execution: Execution, blocks: int) -> None:
         kernel, placement = execution.kernel, execution.placement
-        if (
-            len(kernel.instructions) >= 1 << marks.PC_BITS
-            or blocks * placement.warps_per_block * WARP >= 1 << marks.WHO_BITS - 1
-        ):
-            raise ValueError(
-                f"races=True takes {1 << marks.PC_BITS} instructions and {1 << marks.WHO_BITS - 1}"
-                " threads at most"
-            )
         self.memory, self.placement = execution.memory, placement
         self.clocks = Clocks(placement, blocks)
         clusters = {
@@ -226,7 +218,7 @@ def smallest(instructions: list[Instruction], space: str) -> int:
     """Bytes of the smallest access to ``space``: the unit in which accesses are told apart."""
     found = CHUNK
     for ins in instructions:
-        words = set(ins.modifiers)
+        words, sizes = set(ins.modifiers), []
         other = {"shared": "global", "global": "shared"}[space]
         if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {
             "param",
@@ -239,11 +231,13 @@ def smallest(instructions: list[Instruction], space: str) -> int:
             count = next(
                 (len(operand.items) for operand in ins.operands if isinstance(operand, Vector)), 1
             )
-            found = min(found, TYPE_BITS[ins.types[-1]] // 8 * count)
+            sizes = [TYPE_BITS[kind] // 8 * count for kind in ins.types[-1:]]
         elif ins.root == "cp.async":
-            found = min(found, int(ins.operands[2].value))
+            sizes = [int(each.value) for each in ins.operands[2:3] if isinstance(each, Immediate)]
         elif ins.root.startswith("mbarrier") and space == "shared":
-            found = min(found, 8)
+            sizes = [8]
         elif ins.root == "tcgen05.alloc" and space == "shared":
-            found = min(found, 4)
+            sizes = [4]
+        # an instruction without a size, or with none that can be, is its handler's to refuse
+        found = min([found, *(size for size in sizes if size > 0)])
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.lanes import FULL
@@ -78,7 +79,7 @@ def compile_blocks(
 ) -> tuple[dict[int, Code], dict[int, Code]]:
     """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
-    bound = [HANDLERS[ins.root](ins, execution) for ins in kernel.instructions]
+    bound = [bind(ins, execution) for ins in kernel.instructions]
     steps = [
         step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
     ]
@@ -102,6 +103,19 @@ def compile_blocks(
             fine[start] = code(start, stop, block.join)
             fine[start].members = members[start]
     return coarse, fine
+
+
+def bind(ins: Instruction, execution: Execution) -> Any:
+    """What the handler of ``ins`` makes of it. PtxSyntaxError for operands and modifiers of a shape
+    that it does not expect."""
+    try:
+        return HANDLERS[ins.root](ins, execution)
+    except UNREADABLE as error:
+        raise PtxSyntaxError(
+            f"{ins.opcode} does not take these operands ({type(error).__name__}: {error})",
+            line=ins.line,
+            text=ins.text,
+        ) from error
 
 
 def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:

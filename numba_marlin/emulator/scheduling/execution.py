@@ -17,11 +17,13 @@ from numba_marlin.emulator.asynchronous.copies import AsyncCopies
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
+from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
-from numba_marlin.emulator.state.memory import LOCAL_BASE, SHARED_BASE, Memory
+from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
@@ -37,9 +39,11 @@ from numba_marlin.emulator.text.program import (
     Symbol,
     Variable,
 )
+from numba_marlin.hardware.architectures import ARCHITECTURES
+from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
-PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 DYNAMIC_ALIGNMENT = 16
+MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 
 
 class Cast:
@@ -76,20 +80,42 @@ class Execution(Binder):
         slots: int,
         cluster: tuple = (1, 1, 1),
         target: str = "",
-        look_for_races: bool = False,
+        look_for_races: bool | None = False,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
         self.adder = adder_of(target)
-        self.placement = Placement(slots, -(-threads // WARP), threads)
-        warps = self.placement.warps
-        self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
-        super().__init__(RegisterFile(kernel.registers, warps))
-        self.addresses = dict(global_addresses)
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
+        if self.shared_static > STATIC_SHARED_BYTES:
+            raise PtxSyntaxError(
+                f"{kernel.name} has {self.shared_static} bytes of static shared memory, must have"
+                f" {STATIC_SHARED_BYTES} at most: more is dynamic (.extern .shared, [])",
+                line=kernel.line,
+                text=f".entry {kernel.name}",
+            )
+        if shared_size > MAX_SHARED_BYTES:
+            raise ValueError(
+                f"shared_bytes={shared_bytes} and {self.shared_static} bytes that {kernel.name}"
+                f" declares must be {MAX_SHARED_BYTES} together at most"
+            )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
+        warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
+        registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())
+        require_state(
+            # shared and local memory have a state beside every byte
+            warps * (WARP * (registers + 2 * local_size) + WARP_BYTES)
+            + slots * 2 * shared_size
+            + blocks * BLOCK_BYTES,
+            f"{slots} resident blocks of {threads} threads",
+            "have fewer of them at a time (resident_blocks of Machine.run, --resident of"
+            " numba-marlin machine run), or a smaller grid",
+        )
+        self.placement = Placement(slots, -(-threads // WARP), threads)
+        self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
+        super().__init__(RegisterFile(kernel.registers, warps))
+        self.addresses = dict(global_addresses)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
@@ -112,8 +138,9 @@ class Execution(Binder):
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
         self.races: HappensBefore | None = None
-        if look_for_races:
-            self.races = HappensBefore(self, grid[0] * grid[1] * grid[2])
+        self.unraced = why_not(self, blocks, look_for_races)
+        if not self.unraced:
+            self.races = HappensBefore(self, blocks)
             self.memory.watch = self.races.watch
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
@@ -293,7 +320,7 @@ class Execution(Binder):
         """Function: lanes -> fresh int64 array of addresses, one for each lane."""
         if not isinstance(operand, Address):
             raise PtxSyntaxError("an address in brackets is needed", line=ins.line, text=ins.text)
-        base, offset = operand.base, operand.offset
+        base, offset = operand.base, signed64(operand.offset)
         if isinstance(base, Register):
             source = self.source(ins, base, f"u{base.width}")
             if base.width == 64:
@@ -308,7 +335,13 @@ class Execution(Binder):
 
             return of_register
         start = self.address_of(base) if isinstance(base, Symbol) else int(base.value)
-        return lambda lanes: np.full(lanes.shape, start + offset, np.int64)
+        where = signed64(start + offset)
+        return lambda lanes: np.full(lanes.shape, where, np.int64)
+
+
+def signed64(value: int) -> int:
+    """As addresses wrap."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel, dynamic: int):

@@ -201,10 +201,10 @@ class Scheduler:
         """Where all go; None if they part."""
         taken = self._guard(bundle, code.end.guard)
         if taken is True:
-            return code.end.ins.target
+            return code.end.target
         if taken is False:
             return code.next
-        return self._part(bundle, taken, code.end.ins.target, code)
+        return self._part(bundle, taken, code.end.target, code)
 
     def _guard(self, bundle: Bundle, guard):
         """True or False if all lanes agree, else the mask of taking lanes for each path."""
@@ -337,7 +337,8 @@ class Scheduler:
         if self.instructions > self.budget:
             raise deadlock(
                 self,
-                f"the budget of {self.budget} warp instructions is spent",
+                f"the budget of {self.budget} warp instructions is spent; a larger one:"
+                " max_instructions of Machine.run, --budget of numba-marlin machine run",
                 bundle.paths[0],
                 at(self, bundle),
             )

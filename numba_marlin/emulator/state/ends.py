@@ -15,10 +15,11 @@ from numba_marlin.emulator.text.program import Instruction
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """To ``ins.target`` where the guard holds."""
+    """To the pc ``target``, or EXIT, where the guard holds."""
 
     ins: Instruction
     guard: Any | None
+    target: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -137,9 +137,10 @@ class Binder:
             return Negated(self._view(ins, operand.register, kind))
         if isinstance(operand, Immediate):
             return Constant(constant(operand, kind))
-        if isinstance(operand, Symbol):
+        paired = kind.endswith("x2")
+        if isinstance(operand, Symbol) and not paired:
             return Constant(DTYPES[kind](self.address_of(operand)))
-        if isinstance(operand, Special):
+        if isinstance(operand, Special) and not paired:
             return self.special(operand.name, DTYPES[kind])
         raise PtxSyntaxError(
             f"operand {operand} is not a .{kind} value", line=ins.line, text=ins.text

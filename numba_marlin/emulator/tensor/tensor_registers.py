@@ -35,7 +35,8 @@ class TensorRegisters:
                 register.index
                 for ins in instructions
                 if ins.root == LOAD
-                for register in registers_of(ins.operands[0])
+                for operand in ins.operands[:1]
+                for register in registers_of(operand)
             }
         )
         self.rows = {index: row for row, index in enumerate(filled)}

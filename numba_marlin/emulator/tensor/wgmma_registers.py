@@ -37,12 +37,14 @@ class WgmmaRegisters:
             for operand in ins.operands[:2]
             for r in registers_of(operand)
         }
-        moves = [(ins, *sides) for ins in instructions if (sides := copied(ins)) is not None]
-        while True:  # copies of copies, too: what is copied from a fenced register is fenced
-            more = {source.index for _, target, source in moves if target.index in named} - named
-            if not more:
-                break
+        sources: dict[int, set[int]] = {}
+        for target, source in filter(None, map(copied, instructions)):
+            sources.setdefault(target.index, set()).add(source.index)
+        left = list(named)
+        while left:  # copies of copies, too: what is copied from a fenced register is fenced
+            more = sources.get(left.pop(), set()) - named
             named |= more
+            left += more
         self.rows = {index: row for row, index in enumerate(sorted(named))}
         self.names = {
             self.rows[r.index]: r.name
@@ -175,7 +177,7 @@ def registers_of(operand) -> Iterator[Register]:
 
 def copied(ins: Instruction) -> tuple[Register, Register] | None:
     """(target, source) of a plain copy between two 32-bit registers."""
-    if ins.root != "mov" or ins.guard is not None:
+    if ins.root != "mov" or ins.guard is not None or len(ins.operands) != 2:
         return None
     target, source = ins.operands
     both = (

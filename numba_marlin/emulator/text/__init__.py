@@ -3,5 +3,6 @@
 ``parser`` reads a module and ``body`` the statements of a kernel, from ``lexer``'s tokens;
 ``scopes`` resolves names, ``calls`` replaces calls by the bodies of functions, ``cfg`` finds basic
 blocks and where branches reconverge. The result is plain data, ``program``: that is what the other
-groups import. PtxSyntaxError and UnknownInstruction name the line. Imports ``errors`` only.
+groups import. PtxSyntaxError, UnknownInstruction and LimitExceeded name the line. Imports
+``errors`` and ``limits`` only.
 """

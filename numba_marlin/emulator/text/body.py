@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from numba_marlin.emulator.errors import UnknownInstruction
+from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
+from numba_marlin.emulator.limits import MOST_INSTRUCTIONS, MOST_SCOPES, MOST_TOKENS
 from numba_marlin.emulator.text.calls import END, Calls
-from numba_marlin.emulator.text.lexer import SPACES, Token, literal
+from numba_marlin.emulator.text.lexer import SPACES, Token, literal, negated
 from numba_marlin.emulator.text.program import (
     TYPE_BITS,
     Address,
@@ -70,8 +71,10 @@ class Body:
     """The statements of one kernel."""
 
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
-        self.p, self.kernel = parser, kernel
+        self.p, self.kernel, self.begun = parser, kernel, parser.read
         self.scope = Scope()
+        self.names: set[str] = set()  # of the kernel's variables
+        self.parameters = {parameter.name for parameter in kernel.parameters}
         # (depth, width) -> places that closed scopes have left
         self.free: dict[tuple[int, int], list[int]] = {}
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
@@ -81,6 +84,8 @@ class Body:
 
     def parse(self) -> None:
         self.statements()
+        if not self.pending:
+            self.emit(self.p.tokens[self.p.at - 1], "ret", ())
         self.kernel.variables += self.calls.variables.values()
         self.resolve()
 
@@ -89,6 +94,12 @@ class Body:
         p, outer = self.p, []
         while True:
             word = p.peek()
+            if p.read - self.begun > MOST_TOKENS:
+                p.fail(
+                    f"{self.kernel.name} has more than {MOST_TOKENS} words, with those of the"
+                    " functions that it calls once for each call",
+                    kind=LimitExceeded,
+                )
             if word == "}" and not outer:
                 p.next()
                 break
@@ -96,6 +107,8 @@ class Body:
                 p.next()
                 outer.append(self.scope)
                 self.scope = Scope(self.scope)
+                if self.scope.depth > MOST_SCOPES:
+                    p.fail(f"more than {MOST_SCOPES} {{ }} within each other", kind=LimitExceeded)
             elif word == "}":
                 p.next()
                 self.leave_scope(self.scope)
@@ -108,10 +121,10 @@ class Body:
                 self.calls.declare()
             elif word in SPACES:
                 # a function that is called twice declares its own twice
-                known = {variable.name for variable in self.kernel.variables}
-                self.kernel.variables += [
-                    variable for variable in p.variables() if variable.name not in known
-                ]
+                for variable in p.variables():
+                    if variable.name not in self.names:
+                        self.names.add(variable.name)
+                        self.kernel.variables.append(variable)
             elif word == ".pragma":
                 p.skip_until(";")
             elif word == ".loc":
@@ -159,12 +172,8 @@ class Body:
             if not p.take("<"):
                 self.scope.declared[name] = width
             else:
-                count = p.integer()
+                self.scope.ranges[name] = width, p.at_least(0)
                 p.expect(">")
-                if name[-1].isdigit():  # then a name does not tell where its number begins
-                    self.scope.declared.update((f"{name}{i}", width) for i in range(count))
-                else:
-                    self.scope.ranges[name] = width, count
             if not p.take(","):
                 break
         p.expect(";")
@@ -252,6 +261,13 @@ class Body:
             inlined=self.inlined,
         )
         self.pending.append((fields, self.scope, label, first))
+        if len(self.pending) > MOST_INSTRUCTIONS:
+            p.fail(
+                f"{self.kernel.name} has more than {MOST_INSTRUCTIONS} instructions, with those of"
+                " the functions that it calls once for each call",
+                first,
+                LimitExceeded,
+            )
 
     def scratch_predicate(self) -> Register:
         """One that the program cannot name."""
@@ -309,12 +325,7 @@ class Body:
         if p.take("!"):
             return Not(self.name(p.next()))
         if p.take("-"):
-            value = literal(p.next().text)
-            if value.kind in ("f32", "f64"):
-                return Immediate(
-                    value.value ^ (1 << (31 if value.kind == "f32" else 63)), value.kind
-                )
-            return Immediate(-value.value, value.kind)
+            return negated(literal(p.next().text))
         token = p.next()
         if token.kind == "number":
             return literal(token.text)
@@ -342,7 +353,6 @@ class Body:
             return Symbol(parameter)
         if token.text in self.p.functions:
             return Immediate(self.p.functions[token.text].address)
-        known = any(v.name == token.text for v in self.kernel.variables + self.p.result.variables)
-        if known or any(parameter.name == token.text for parameter in self.kernel.parameters):
+        if any(token.text in each for each in (self.names, self.p.names, self.parameters)):
             return Symbol(token.text)
         self.p.fail(f"{token.text} is not declared", token)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numba_marlin.emulator.errors import UnknownInstruction
+from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
+from numba_marlin.emulator.limits import MOST_CALLS
 from numba_marlin.emulator.text.lexer import Token
 from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Register, Symbol, Variable
 from numba_marlin.emulator.text.scopes import Scope
@@ -80,18 +81,15 @@ def formals(parser: Parser) -> tuple[tuple[str, int], ...]:
             parser.fail(
                 "parameters of functions must be in .param space", where, UnknownInstruction
             )
-        bits, count = 0, 1
+        kind = None
         while parser.peek().startswith("."):
             word = parser.next().text
             if word == ".align":
-                parser.integer()
+                parser.alignment()
             elif word[1:] in TYPE_BITS:
-                bits = TYPE_BITS[word[1:]]
-        name = parser.next().text
-        while parser.take("["):
-            count *= parser.integer()
-            parser.expect("]")
-        found.append((name, count * bits // 8))
+                kind = word[1:]
+        element, name = parser.bytes_of(kind, "parameter"), parser.next().text
+        found.append((name, parser.count() * element))
         parser.take(",")
     return tuple(found)
 
@@ -185,6 +183,8 @@ class Calls:
                 token,
                 UnknownInstruction,
             )
+        if len(self.stack) == MOST_CALLS:
+            p.fail(f"more than {MOST_CALLS} calls within each other", token, LimitExceeded)
         if (len(results), len(given)) != (len(function.results), len(function.parameters)):
             p.fail(
                 f"{function.name} takes {len(function.parameters)} parameters and gives"

@@ -6,6 +6,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#syntax
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -60,8 +61,23 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
+def negated(value: Immediate) -> Immediate:
+    """-value; of a literal in bits, its sign is turned."""
+    if value.kind in ("f32", "f64"):
+        return Immediate(value.value ^ 1 << (31 if value.kind == "f32" else 63), value.kind)
+    return Immediate(-value.value, value.kind)
+
+
 def literal(text: str) -> Immediate:
-    """A number token as an Immediate; 0f/0d literals keep their bits."""
+    """A number token as an Immediate; 0f/0d literals keep their bits. ValueError for one beyond 64
+    bits."""
+    value = _literal(text)
+    if not (value.value < 1 << 64 if value.kind == "int" else value.value < math.inf):
+        raise ValueError(f"{text[:40]} is beyond 64 bits")
+    return value
+
+
+def _literal(text: str) -> Immediate:
     prefix = text[:2].lower()
     if prefix == "0f":
         return Immediate(int(text[2:], 16), "f32")

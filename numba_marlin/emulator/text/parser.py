@@ -9,29 +9,31 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#directives
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 
-from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
 from numba_marlin.emulator.text.body import Body
-from numba_marlin.emulator.text.calls import find_functions
+from numba_marlin.emulator.text.calls import Function, find_functions
 from numba_marlin.emulator.text.cfg import find_blocks
-from numba_marlin.emulator.text.lexer import SPACES, Token, literal, tokenize
+from numba_marlin.emulator.text.lexer import SPACES, Token, literal, negated, tokenize
 from numba_marlin.emulator.text.program import TYPE_BITS, Kernel, Module, Parameter, Variable
+from numba_marlin.hardware.limits import PARAMETER_BYTES
 
 LINE_DIRECTIVES = {".version", ".target", ".address_size"}
 LINKAGE = {".visible", ".extern", ".weak", ".common"}
 INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
+FLOAT_BITS = {"f32": (32,), "f64": (64,), "decimal": (32, 64)}  # that literals initialise
 
 
 def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
     """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
-    is none. PtxSyntaxError, UnknownInstruction: with the line."""
+    is none. PtxSyntaxError, UnknownInstruction, LimitExceeded: with the line."""
     parser = Parser(text, root_of)
     try:
         return parser.module()
-    # a word is missing, or stands where another kind must
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except UNREADABLE as error:
         parser.fail(
             f"a statement that cannot be read ends here ({type(error).__name__}: {error})",
             parser.tokens[parser.at - 1] if parser.at else None,
@@ -41,9 +43,11 @@ def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
 class Parser:
     def __init__(self, text: str, root_of: Callable[[str], str | None]) -> None:
         self.text, self.root_of = text, root_of
-        self.tokens, self.at = tokenize(text), 0
+        # ``read``: tokens so far, those of a function once for each call
+        self.tokens, self.at, self.read = tokenize(text), 0, 0
         self.result = Module()
-        self.functions = find_functions(self)
+        self.functions: dict[str, Function] = {}
+        self.names: set[str] = set()  # of the module's variables
 
     def fail(self, detail: str, token: Token | None = None, kind: type = PtxSyntaxError) -> None:
         token = token or (
@@ -62,6 +66,7 @@ class Parser:
         if self.at >= len(self.tokens):
             self.fail("the text ends in the middle of a statement")
         self.at += 1
+        self.read += 1
         return self.tokens[self.at - 1]
 
     def take(self, text: str) -> bool:
@@ -79,9 +84,38 @@ class Parser:
     def integer(self) -> int:
         sign = -1 if self.take("-") else 1
         token = self.next()
-        if token.kind != "number":
-            self.fail(f"expected a number, found {token.text!r}", token)
-        return sign * int(literal(token.text).value)
+        value = literal(token.text) if token.kind == "number" else None
+        if value is None or value.kind != "int":
+            self.fail(f"expected a whole number, found {token.text!r}", token)
+        return sign * value.value
+
+    def at_least(self, least: int) -> int:
+        """An integer that must not be smaller."""
+        value = self.integer()
+        if value < least:
+            self.fail(f"{value} must be at least {least}", self.tokens[self.at - 1])
+        return value
+
+    def alignment(self) -> int:
+        """Behind .align."""
+        value = self.at_least(1)
+        if value & value - 1:
+            self.fail(f".align {value} must be a power of two", self.tokens[self.at - 1])
+        return value
+
+    def count(self) -> int:
+        """[n][m]...: how many in all; 1 without brackets, 0 with empty ones."""
+        count = 1
+        while self.take("["):
+            count *= 0 if self.peek() == "]" else self.at_least(0)
+            self.expect("]")
+        return count
+
+    def bytes_of(self, kind: str | None, what: str) -> int:
+        """Of a type in memory."""
+        if kind is None or TYPE_BITS[kind] < 8:
+            self.fail(f"a {what} must have a type of whole bytes")
+        return TYPE_BITS[kind] // 8
 
     def skip_line(self) -> list[str]:
         line, words = self.tokens[self.at].line, []
@@ -100,6 +134,7 @@ class Parser:
             depth += {"{": 1, "}": -1}.get(self.next().text, 0)
 
     def module(self) -> Module:
+        self.functions = find_functions(self)
         while self.at < len(self.tokens):
             word = self.peek()
             if word == ".file":
@@ -122,7 +157,9 @@ class Parser:
                 if self.skip_until("{", ";") == "{":
                     self.skip_braces()
             elif word in SPACES:
-                self.result.variables += self.variables()
+                found = self.variables()
+                self.result.variables += found
+                self.names |= {variable.name for variable in found}
             else:
                 self.fail(f"unknown directive {word!r}")
         return self.result
@@ -166,31 +203,32 @@ class Parser:
     def variables(self) -> list[Variable]:
         """.space [.align n] .type name[sizes] [= initialiser], ... ;"""
         line, space = self.tokens[self.at].line, self.next().text[1:]
-        align, bits = None, None
+        align, kind = None, None
         while self.peek().startswith("."):
             word = self.next().text
             if word == ".align":
-                align = self.integer()
+                align = self.alignment()
             elif word[1:] in TYPE_BITS:
-                bits = TYPE_BITS[word[1:]]
+                kind = word[1:]
             elif word not in (".attribute", ".managed"):
                 self.fail(f"unknown variable attribute {word!r}")
-        if bits is None:
-            self.fail("a variable needs a type")
+        element = self.bytes_of(kind, "variable")
         found = []
         while True:
-            name, count = self.next().text, 1
-            while self.take("["):
-                count *= 0 if self.peek() == "]" else self.integer()
-                self.expect("]")
+            token, count = self.next(), self.count()
+            name = token.text
             self.relocations = []
-            data = self.initialiser(bits) if self.take("=") else b""
+            data = self.initialiser(8 * element) if self.take("=") else b""
+            if not count and data:  # [] = {...}: as many as there are
+                count = len(data) // element
+            if len(data) > count * element:
+                self.fail(f"{name} has {count * element} bytes, its initialiser {len(data)}", token)
             # numba-cuda-mlir's dynamic shared memory arrives "demoted": one byte without brackets,
             # standing for [].
             if (
                 space == "shared"
                 and count == 1
-                and bits == 8
+                and element == 1
                 and name.startswith("__dynamic_shmem__")
             ):
                 count = 0
@@ -198,8 +236,8 @@ class Parser:
                 Variable(
                     name,
                     space,
-                    align or bits // 8,
-                    count * bits // 8,
+                    align or element,
+                    count * element,
                     data,
                     line,
                     tuple(self.relocations),
@@ -221,18 +259,23 @@ class Parser:
                 data += self.initialiser(bits, at + len(data))
                 self.take(",")
             return data
-        sign = -1 if self.take("-") else 1
+        minus = self.take("-")
         token = self.next()
         if token.kind == "name":
             return self.address(token, bits, at)
         if token.kind != "number":
             self.fail(f"initialiser {token.text!r} must be a number or a name", token)
-        value = literal(token.text)
-        if value.kind == "decimal":
-            return struct.pack("<d" if bits == 64 else "<f", sign * value.value)
-        return struct.pack(
-            "<" + INITIALISER_FORMATS[bits], sign * int(value.value) & (1 << bits) - 1
+        value = negated(literal(token.text)) if minus else literal(token.text)
+        fits = (
+            -(1 << bits - 1) <= value.value < 1 << bits
+            if value.kind == "int"
+            else bits in FLOAT_BITS[value.kind]
         )
+        if value.kind == "decimal" and fits:
+            return struct.pack("<d" if bits == 64 else "<f", value.value)
+        if not fits:
+            self.fail(f"initialiser {token.text} does not fit {bits} bits", token)
+        return struct.pack("<" + INITIALISER_FORMATS[bits], value.value & (1 << bits) - 1)
 
     def address(self, token: Token, bits: int, at: int) -> bytes:
         """name, generic(name), either + offset"""
@@ -262,18 +305,14 @@ class Parser:
         while self.peek() != "{":
             word = self.next().text
             if word in (".maxntid", ".reqntid"):
-                kernel.max_threads = self.integer()
-                while self.take(","):
-                    kernel.max_threads *= self.integer()
+                kernel.max_threads = math.prod(self.dimensions())
             elif word == ".maxnreg":
-                kernel.max_registers = self.integer()
+                kernel.max_registers = self.at_least(1)
             elif word == ".reqnctapercluster":
-                sizes = [self.integer()]
-                while self.take(","):
-                    sizes.append(self.integer())
+                sizes = self.dimensions()
                 kernel.cluster = tuple(sizes + [1] * (3 - len(sizes)))
             elif word == ".minnctapersm":
-                kernel.min_blocks = self.integer()
+                kernel.min_blocks = self.at_least(1)
             elif word == ".pragma":
                 self.skip_until(";")
             elif word.startswith("."):
@@ -286,6 +325,15 @@ class Parser:
         kernel.blocks = find_blocks(kernel.instructions)
         return kernel
 
+    def dimensions(self) -> list[int]:
+        """x{, y{, z}}"""
+        sizes = [self.at_least(1)]
+        while self.take(","):
+            sizes.append(self.at_least(1))
+        if len(sizes) > 3:
+            self.fail(f"{len(sizes)} dimensions must be three at most")
+        return sizes
+
     def parameter(self, kernel: Kernel, offset: int) -> int:
         self.expect(".param")
         align, kind = None, None
@@ -294,16 +342,14 @@ class Parser:
             if word == ".ptr":  # what comes is about what it points to
                 while self.peek() in (".global", ".shared", ".local", ".const", ".align"):
                     if self.next().text == ".align":
-                        self.integer()
+                        self.alignment()
             elif word == ".align":
-                align = self.integer()
+                align = self.alignment()
             elif word[1:] in TYPE_BITS:
                 kind = word[1:]
-        name, count = self.next().text, 1
-        while self.take("["):
-            count *= self.integer()
-            self.expect("]")
-        size = TYPE_BITS[kind] // 8
+        size, name, count = self.bytes_of(kind, "parameter"), self.next().text, self.count()
         offset = -(-offset // (align or size)) * (align or size)
         kernel.parameters.append(Parameter(name, kind, offset, size * count))
+        if offset + size * count > PARAMETER_BYTES:
+            self.fail(f"the parameters of {kernel.name} take more than {PARAMETER_BYTES} bytes")
         return offset + size * count

@@ -23,14 +23,14 @@ class Scope:
         """Width of a register declared at this very level."""
         if name in self.declared:
             return self.declared[name]
-        prefix = name.rstrip("0123456789")
-        width, count = self.ranges.get(prefix, (None, 0))
-        digits = name[len(prefix) :]
-        return (
-            width
-            if digits and int(digits) < count and (digits == "0" or digits[0] != "0")
-            else None
-        )
+        # the number begins at any of the digits at the end: %a1<30> has a %a12
+        for start in range(len(name.rstrip("0123456789")), len(name)):
+            width, count = self.ranges.get(name[:start], (None, 0))
+            digits = name[start:]
+            if len(digits) <= len(str(count)) and int(digits) < count:
+                if digits == "0" or digits[0] != "0":
+                    return width
+        return None
 
     def label(self, name: str) -> int | None:
         return self._found("labels", name)
