@@ -33,7 +33,7 @@ from numba_marlin.kernels.decode.config import COLUMNS
 
 
 def schedule_verbs(lang, config):
-    cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
+    cuda, uint32 = lang.cuda, lang.uint32
     cfg = lang.constants(config)
     Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
     Stripe = lang.record("Stripe", "begin end")
@@ -104,16 +104,6 @@ def schedule_verbs(lang, config):
         )
 
     @lang.device
-    def divided_early(item):
-        """The item itself, but its n_tile goes through a shuffle, so that the division that yields
-        it is done here, while the first copies are on their way. Otherwise LLVM moves the division
-        to the first use, in the epilogue: 1% of a launch of 4.5 us. A shuffle is convergent, and
-        LLVM leaves it here. (The assembler drops it, and leaves the division.) All lanes."""
-        tile = item.tile
-        n_tile = ptx.shfl_sync_idx(tile.n_tile, 0)
-        return WorkItem(Tile(n_tile, tile.row_first, tile.x_rows), item.first_k_step, item.steps)
-
-    @lang.device
     def sharers_of(position, item, sizes):
         """The blocks that share the tile of the item at ``position``. (Not with ``whole``, where
         nobody looks at it.)"""
@@ -164,7 +154,6 @@ def schedule_verbs(lang, config):
         stripe_of=stripe_of,
         block_of=block_of,
         item_at=item_at,
-        divided_early=divided_early,
         sharers_of=sharers_of,
         columns_of=columns_of,
         k16_rows_of=k16_rows_of,
