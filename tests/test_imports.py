@@ -12,6 +12,7 @@ import numba_marlin
 from numba_marlin.compiler import COMPILERS, CompiledKernel, Resources, builder
 from numba_marlin.execution import plan as planning
 from numba_marlin.heuristics import Problem
+from tests.interpreter import loaded_by
 
 PACKAGE = Path(numba_marlin.__file__).parent
 
@@ -140,19 +141,6 @@ ALLOWED = {
 }
 
 
-def loaded_after(statement):
-    """Top-level names of the modules that a fresh interpreter has loaded after ``statement``."""
-    program = (
-        f"import sys\n{statement}\nprint(' '.join({{name.partition('.')[0] for name in"
-        " sys.modules}))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    return set(result.stdout.split())
-
-
 def imported_rooms(room):
     """Rooms that the source of ``room`` imports, anywhere in it, also inside functions."""
     source = PACKAGE / room
@@ -266,16 +254,16 @@ def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_
 
 
 def test_the_probe_sees_imports():
-    assert "numba" in loaded_after("import numba_marlin.hostloops")
+    assert "numba" in loaded_by("import numba_marlin.hostloops")
 
 
 @pytest.mark.parametrize("room", PURE_ROOMS)
 def test_pure_rooms_load_no_compiler_and_no_gpu_library(room):
-    assert not loaded_after(f"import numba_marlin.{room}") & GPU_LIBRARIES
+    assert not loaded_by(f"import numba_marlin.{room}") & GPU_LIBRARIES
 
 
 def test_importing_the_package_loads_no_compiler_and_no_gpu_library():
-    assert not loaded_after("import numba_marlin") & GPU_LIBRARIES
+    assert not loaded_by("import numba_marlin") & GPU_LIBRARIES
 
 
 @pytest.mark.parametrize("room", ALLOWED)

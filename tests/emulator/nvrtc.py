@@ -22,7 +22,11 @@ def ptx_of(name: str, arch: str = "sm_80") -> str:
         directory = find_nvidia_header_directory("cudart")
         if directory is None:
             pytest.skip("the CUDA runtime's headers are not installed")
-        options += [f"--include-path={directory}", f"--include-path={directory}/cccl"]
+        # CUDA 12 has crt/mma.h, which mma.h includes, in the wheel of nvcc
+        folders = [directory, f"{directory}/cccl", f"{directory}/../../cuda_nvcc/include"]
+        if not any(Path(folder, "crt/mma.h").is_file() for folder in folders):
+            pytest.skip("the headers that mma.h includes are not installed")
+        options += [f"--include-path={folder}" for folder in folders]
     try:
         program = checked(
             nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
