@@ -138,6 +138,13 @@ def test_other_words_than_the_example_prints_are_noticed(update_readme, other):
     assert other in shown and _shape(shown.replace(other, "other words")) != _shape(shown)
 
 
+def test_the_number_of_mutants_is_that_of_the_experiment():
+    page = (ROOT / "experiments" / "16_mutants" / "README.md").read_text(encoding="utf-8")
+    judged = {int(number) for number in re.findall(r"^\| all \| (\d+) \|", page, re.M)}
+    said = re.search(r"\[([\d,]+) mutants\]", TEXT)[1]
+    assert {int(said.replace(",", ""))} == judged
+
+
 def test_what_gptq_costs_is_what_was_measured():
     file = ROOT / "experiments" / "07_quantisers" / "results.jsonl"
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
