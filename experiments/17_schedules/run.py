@@ -7,8 +7,8 @@ results.jsonl. The run may be stopped at any time: a later call continues with t
 missing for the current PTX of a kernel. The commit identifies the version of the PTX machine;
 remove the file to run everything again. A failure ends the run and names its Schedule.
 
-    python experiments/17_schedules/run.py [--schedules 1000] [--kernel NAME ...]    # no GPU, one
-        process; then the table in README.md
+    python experiments/17_schedules/run.py [--schedules 1000] [--kernel NAME ...] [--processes N]
+        # no GPU; then the table in README.md
     python experiments/17_schedules/run.py --report                                  # the table
         alone
 """
@@ -17,6 +17,8 @@ import argparse
 import datetime
 import hashlib
 import json
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -25,6 +27,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT)]
+# a process a core; before NumPy is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -84,6 +88,10 @@ def a_hundred(name, number):
     }
 
 
+def a_batch(wanted):
+    return a_hundred(*wanted)
+
+
 def read():
     return (
         [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
@@ -132,6 +140,7 @@ def main():
     parser.add_argument(
         "--kernel", action="append", choices=SMALLS, help="only this one; may be given again"
     )
+    parser.add_argument("--processes", type=int, default=1, help="of a batch each (default 1)")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     digests = {name: judged_by(small) for name, small in SMALLS.items()}
@@ -147,15 +156,15 @@ def main():
             for name in args.kernel or SMALLS
         ]
     )
-    for name, number in wanted:
-        if (name, number) in known:
-            continue
-        row = a_hundred(name, number) | {"ptx": digests[name]} | origin
-        rows = sorted(
-            [*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"])
-        )
-        print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
-        RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    wanted = [each for each in wanted if each not in known]
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        for row in pool.imap_unordered(a_batch, wanted):
+            row |= {"ptx": digests[row["kernel"]]} | origin
+            rows = sorted(
+                [*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"])
+            )
+            print(f"{row['kernel']}: hundred {row['number']}, {row['cpu_seconds']} s", flush=True)
+            RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     if rows:
         replace_between(HERE / "README.md", MARKERS, table(rows))
         print(table(rows))
