@@ -110,11 +110,12 @@ should fit on an SM (11 with resident=1). Any number: only the ring's length, ``
 ``barriers_at`` and how far the producer begins ahead depend on it, no order of sums, no branch.
 
 **A round of the main loop.** A consumer warp waits for a stage, adds its address to the offsets
-that the lane reads at, fetches and multiplies its pairs, promotes groups that end, releases the
-stage, and goes on to the next. ``multiply`` lists the order, and what overlaps: in short, the
-shared loads of a pair the products of the pair before, but the first pair of a stage is fetched
-with nothing to multiply meanwhile (what that costs was not measured). The producer waits for an
-empty stage, announces bytes, copies k16 rows, scales, zero points and rows of x.
+that the lane reads at, fetches and multiplies its pairs, promotes groups that end, and goes on to
+the next. It releases the stage when the last pair is fetched, before that one is multiplied.
+``multiply`` lists the order, and what overlaps: in short, the shared loads of a pair the products
+of the pair before, but the first pair of a stage is fetched with nothing to multiply meanwhile
+(what that costs was not measured). The producer waits for an empty stage, announces bytes, copies
+k16 rows, scales, zero points and rows of x.
 
 **Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3, a
 16-column block each. Nibble p of word j, p = 0 being the lowest bits, is W[k, n] at k = 2t + p // 4
@@ -137,10 +138,11 @@ FP4's scales multiply weights (``fp4``), and ``factors`` the result.
 **Reductions, and their order.** A warp adds up its k16 rows in order, in fp32, group by group. The
 first min(4, warps_k) warps of the same columns, the ``owners``, finish some 16-column blocks each:
 an owner begins with its own accumulators and adds the others' in the order of warp_k, through
-shared memory. Then the blocks of a tile leave partial results in the workspace and count themselves
-in. The last to come adds all of them up in fp32, from the top block (smallest k) to the bottom one,
-its own included. No block waits. The order is fixed by the configuration, m, n, k and the number of
-blocks: with these the same input gives the same bits.
+shared memory. Then, owner by owner, the blocks of a tile leave partial results in the workspace and
+count themselves in, at a lock for that owner. The last to come adds all of them up in fp32, from
+the top block (smallest k) to the bottom one, its own included. No block waits. The order is fixed
+by the configuration, m, n, k and the number of blocks: with these the same input gives the same
+bits.
 
 **From accumulators to C** (``output``). Accumulator 4 (n8_blocks * j + n8) + r of a lane is C[8 n8
 + 2t + r % 2, 16j + g + 8 (r // 2)] of the tile's rows and the warp's columns, n8 being the n8

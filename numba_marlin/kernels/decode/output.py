@@ -14,11 +14,12 @@ its own accumulators those of the other warps, in the order of warp_k. It keeps 
 ``own``, in the order of ``acc``. Warps that own nothing are done. From here on everything happens
 warp by warp: no barrier of the block, no warp waits for another.
 
-**Between blocks** (stream-K's fix-up): each block that shares a tile leaves its partial result in
-the workspace, then counts itself in at the tile's lock, an atomic counter. The last one to come
-starts from 0 and adds all of them up, from the top block (smallest k) to the bottom one, whichever
-it is itself. So the order does not depend on who comes last, and the same input on the same grid
-gives the same bits. Nobody waits.
+**Between blocks** (stream-K's fix-up), for each owner warp apart: each block that shares a tile
+leaves its partial result in the workspace, then counts itself in at a lock of the tile and owner,
+an atomic counter. The last one to come, which may be another block for another owner, starts from 0
+and adds all of them up, from the top block (smallest k) to the bottom one, whichever it is itself.
+So the order does not depend on who comes last, and the same input on the same grid gives the same
+bits. Nobody waits.
 
 **To C.** In fp32, ``own`` is multiplied by factors of columns (per-column scales, or FP4's), and
 the bias is added. A lane's accumulators 2 half and 2 half + 1 are two neighbouring rows, 2t and 2t

@@ -8,6 +8,7 @@ are named from numba_marlin/; declare.py is beside this one.
 
     c[row, col] = bias[col] + sum over k of
         a[row, k] * (code[k, col] - zero[group, col]) * scale[group, col],  group = k // group_size
+                                                                           (-1: group 0)
 
     a          [m, k] of ``dtype``; row i begins at element i * a_stride
     b          int32 [k / 16, n_packed * bits / 2]: codes. n_packed is n completed to a multiple of
@@ -75,12 +76,12 @@ the weight, exactly:
     scale     stored: scale * 2**7 (E4M3) or scale / largest * 2**15 (E8M0), as eight bits "e5m3": a
               float16 without its sign and its last seven bits. Read for float16 as it is stored,
               for bfloat16 times 2**112, which makes up for the code's other power of two (except
-              0, whose codes are all 0). ``pack`` refuses an E8M0 scale below largest * 2**-24, so
-              that no other stored scale is subnormal. Words [n_packed / 64, ceil(k / 32), 8, s] of
+              0, whose codes are all 0). ``pack`` refuses an E8M0 scale below largest * 2**-24,
+              which is far from a subnormal. Words [n_packed / 64, ceil(k / 32), 8, s] of
               two pairs each (bits: expand_fp4.py).
               group_size 16: s = 4, and word [n // 64, k // 32, n % 8, n % 64 // 16] has the scales
-              of columns n and n ^ 8 (n % 16 < 8 in the low half), in its first pair of the rows
-              with k % 32 < 16, in its second of the others. group_size 32: s = 2, and word
+              of columns n and n ^ 8 (n % 16 < 8 in the low half): its first pair has those
+              of the rows with k % 32 < 16, its second those of the others. group_size 32: s = 2, and word
               [n // 64, k // 32, n % 8, n % 64 // 32] has those of the columns with n % 32 // 8 = 0
               (low half) and 1 (high half) in its first pair, of 2 and 3 in its second
     factors   global scale * 2**7 (E4M3) or global scale * largest / 2 (E8M0). It multiplies the sum

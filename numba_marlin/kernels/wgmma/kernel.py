@@ -85,8 +85,8 @@ the producer's, with the bytes that it announces; consumers wait for it before t
 *empty* mbarrier has one arrival of each of the 4 * warpgroups warps of the k group that the stage
 belongs to, made when its last product is done: that is while the next stage of the k group
 multiplies (``tensor``). The producer waits for it before it overwrites, but for the first round:
-the ring is empty then (``load``). ``RingPlace(stage, parity)`` is a thread's place in the ring, the
-parity is that of its round (``language.pipeline``). A consumer has two wgmma groups in flight at
+the ring is empty then (``load``). ``RingPlace(stage, parity)`` is a thread's place in the ring: the
+stage, and the parity of the phase to wait for, which flips with each lap (``language.pipeline``). A consumer has two wgmma groups in flight at
 most, of a k16 row each. The tile of C on its way out, and the accumulators that are exchanged, are
 guarded apart (``output``, ``exchange``). Programmatic dependent launch (``griddepcontrol``): a
 launch's blocks begin on SMs that the kernel before has left, and a ring full of weights is on its
