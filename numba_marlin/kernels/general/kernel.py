@@ -80,8 +80,8 @@ the weight, exactly:
               which is far from a subnormal. Words [n_packed / 64, ceil(k / 32), 8, s] of
               two pairs each (bits: expand_fp4.py).
               group_size 16: s = 4, and word [n // 64, k // 32, n % 8, n % 64 // 16] has the scales
-              of columns n and n ^ 8 (n % 16 < 8 in the low half): its first pair has those
-              of the rows with k % 32 < 16, its second those of the others. group_size 32: s = 2, and word
+              of columns n and n ^ 8 (n % 16 < 8 in the low half): its first pair has those of the
+              rows with k % 32 < 16, its second those of the others. group_size 32: s = 2, and word
               [n // 64, k // 32, n % 8, n % 64 // 32] has those of the columns with n % 32 // 8 = 0
               (low half) and 1 (high half) in its first pair, of 2 and 3 in its second
     factors   global scale * 2**7 (E4M3) or global scale * largest / 2 (E8M0). It multiplies the sum

@@ -86,12 +86,13 @@ the producer's, with the bytes that it announces; consumers wait for it before t
 belongs to, made when its last product is done: that is while the next stage of the k group
 multiplies (``tensor``). The producer waits for it before it overwrites, but for the first round:
 the ring is empty then (``load``). ``RingPlace(stage, parity)`` is a thread's place in the ring: the
-stage, and the parity of the phase to wait for, which flips with each lap (``language.pipeline``). A consumer has two wgmma groups in flight at
-most, of a k16 row each. The tile of C on its way out, and the accumulators that are exchanged, are
-guarded apart (``output``, ``exchange``). Programmatic dependent launch (``griddepcontrol``): a
-launch's blocks begin on SMs that the kernel before has left, and a ring full of weights is on its
-way before that kernel has ended. Nothing but weights, scales and zero points is touched before it
-is complete: the producer waits before its first copy of x, consumers before their first item.
+stage, and the parity of the phase to wait for, which flips with each lap (``language.pipeline``). A
+consumer has two wgmma groups in flight at most, of a k16 row each. The tile of C on its way out,
+and the accumulators that are exchanged, are guarded apart (``output``, ``exchange``). Programmatic
+dependent launch (``griddepcontrol``): a launch's blocks begin on SMs that the kernel before has
+left, and a ring full of weights is on its way before that kernel has ended. Nothing but weights,
+scales and zero points is touched before it is complete: the producer waits before its first copy of
+x, consumers before their first item.
 
 **How many stages.** At least 2 * k_groups: a k group gives a stage back when its next one has begun
 to multiply, so with fewer it would wait for itself. A multiple of k_groups: a stage belongs to one
