@@ -10,6 +10,7 @@ device, driver and kernel sources) is not measured again.
 from __future__ import annotations
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS
+from numba_marlin.cli.types import add_type_arguments, types_of
 
 HELP = "time kernels beside cuBLAS on this computer's GPU, and relate them to its ceilings"
 EXAMPLES = """  numba-marlin bench
@@ -49,19 +50,10 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--group-size",
         type=int,
-        default=128,
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float16", "bfloat16"),
-        default="float16",
-        help="type of activations, scales and results (default float16)",
-    )
-    parser.add_argument(
-        "--bits", type=int, choices=(4, 8), default=4, help="bits of a weight (default 4)"
-    )
+    add_type_arguments(parser)
     parser.add_argument(
         "--codes",
         choices=("integer", "e2m1"),
@@ -69,15 +61,9 @@ def add_arguments(parser) -> None:
         help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)",
     )
     parser.add_argument(
-        "--zeros",
-        choices=("none", "integer", "float16"),
-        default="none",
-        help="zero points (default none: symmetric)",
-    )
-    parser.add_argument(
         "--format",
         choices=OPERAND_FORMATS,
-        help="both operands block-scaled, for block_scaled_matmul; --dtype: type of the result",
+        help="both operands block-scaled, for block_scaled_matmul",
     )
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument(
@@ -152,12 +138,7 @@ def execute(args, report) -> bool:
 def _check(args) -> None:
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds} must be at least 1")
-    of_weights = (args.group_size, args.bits, args.codes, args.zeros, args.batch_invariant)
-    if args.format is not None and of_weights != (128, 4, "integer", "none", False):
-        raise ValueError(
-            f"--format {args.format} is of two block-scaled operands: leave out --group-size,"
-            " --bits, --codes, --zeros and --batch-invariant"
-        )
+    types_of(args)
     if (args.n is None) != (args.k is None):
         raise ValueError("--n and --k belong together: give both")
     if args.shapes is not None and args.n is not None:
@@ -217,25 +198,9 @@ def _layers(args, shapes):
 
 
 def _problem(args, layer, m: int):
-    from numba_marlin.heuristics import Problem
+    from numba_marlin.api.reports import problem_of
 
-    if args.format is not None:
-        from numba_marlin.problems import BlockProblem
-
-        return BlockProblem(m, layer.n, layer.k, args.format, args.dtype, bias=args.bias)
-    types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
-    return Problem(
-        m,
-        layer.n,
-        layer.k,
-        args.group_size,
-        args.dtype,
-        args.bits,
-        None if args.zeros == "none" else args.zeros,
-        bias=args.bias,
-        batch_invariant=args.batch_invariant,
-        **types,
-    )
+    return problem_of(m, layer.n, layer.k, args.group_size, **types_of(args), bias=args.bias)
 
 
 def _list_shapes(report) -> bool:

@@ -343,5 +343,7 @@ def test_products_of_two_block_scaled_operands_are_counted_too(capsys):
     rows = json.loads(out)["rows"]
     assert code == 0 and [each["kernel"] for each in rows] == ["block_decode", "block_scaled"]
     assert all(each["format"] == "nvfp4" and each["instructions"] > 1000 for each in rows)
+    code, out, _ = run(capsys, "bench", "--backend", "emulator", "--group-size", 128, *given)
+    assert code == 2 and "group_size=128 must be 16, the block of nvfp4" in out
     code, out, _ = run(capsys, "bench", "--bits", 8, *given)
-    assert code == 2 and "leave out --group-size, --bits" in json.loads(out)["error"]
+    assert code == 2 and "leave out --bits" in json.loads(out)["error"]

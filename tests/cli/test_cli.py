@@ -167,6 +167,15 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
             ["explain", "--m", "1", "--n", "64", "--k", "128", "--codes", "e2m1"],
             "group_size=128 must be one of (16, 32) for codes='e2m1'",
         ),
+        (
+            ["explain", "--m", "1", "--n", "64", "--k", "128", "--format", "nvfp4", "--bits", "8"],
+            "--format nvfp4 is of two block-scaled operands: leave out --bits",
+        ),
+        (
+            ["run", "--format", "mxfp4", "--zeros", "integer", "--method", "mse"],
+            "--format mxfp4 is of two block-scaled operands: leave out --zeros and --method",
+        ),
+        (["run", "--format", "mxfp4", "--batch-invariant"], "leave out --batch-invariant"),
         (["info", "--out", "x.txt"], "--out x.txt must end in .json"),
     ],
 )
