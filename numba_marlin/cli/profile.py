@@ -76,7 +76,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
-    from numba_marlin.cli.report import to_json, write_atomically
+    from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.pages import profile_page
     from numba_marlin.profile.sources import rules
@@ -115,8 +115,7 @@ def _execute(args, report) -> bool:
         }
         pages.show(pages.viewed(page, args), args, report)
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(data).encode() + b"\n"))
-        report.text(f"wrote {target}")
+        pages.written(target, to_json(data).encode() + b"\n", report)
     return True
 
 

@@ -156,8 +156,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin import trace as room
-    from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from
-    from numba_marlin.cli.report import write_atomically
+    from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from, written
     from numba_marlin.trace import compare, pages, perfetto
     from numba_marlin.trace.file import as_bytes
     from numba_marlin.trace.roles import multipliers
@@ -213,15 +212,13 @@ def _execute(args, report) -> bool:
                 (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"),
             )
             report.data["same"] = compare.same(other, trace)
-        show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
+        show(page, args, report, bool(keys) or other is not None, MORE, failed=not ok)
     for target, make in (
         (save, lambda: as_bytes(trace)),
         (events, lambda: perfetto.render(trace).encode()),
     ):
         if target is not None:
-            data = make()
-            write_atomically(target, lambda file, data=data: file.write(data))
-            report.row("wrote", f"{target}, {len(data):,} bytes")
+            written(target, make(), report)
     return ok
 
 

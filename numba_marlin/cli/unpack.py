@@ -95,7 +95,8 @@ def _execute(args, report) -> bool:
         "group_size": layer.geometry.group,
         "words": [word.to_dict() for word in words],
     }
-    pages.show(pages.viewed(word_page.page(layer, words, source, chosen), args), args, report)
+    page = pages.viewed(word_page.page(layer, words, source, chosen), args)
+    pages.show(page, args, report, failed=not ok)
     return ok
 
 
