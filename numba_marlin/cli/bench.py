@@ -2,8 +2,8 @@
 GPU's ceilings.
 
 It times with a cold L2 and CUDA graphs, runs contenders in interleaved rounds, and reports medians
-with quartiles (``numba_marlin.bench`` describes the method). With ``--out`` every row is written as
-soon as it is measured, and a row that the file already has (same problem, kernel, configuration,
+with quartiles (``numba_marlin.bench`` describes the method). With ``--save`` every row is written
+as soon as it is measured, and a row that the file already has (same problem, kernel, configuration,
 device, driver and kernel sources) is not measured again.
 """
 
@@ -13,10 +13,11 @@ from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.cli.types import add_type_arguments, types_of
 
 HELP = "time kernels beside cuBLAS on this computer's GPU, and relate them to its ceilings"
+RANDOM = "the operands"
 EXAMPLES = """  numba-marlin bench
   numba-marlin bench --shapes llama-3-70b,qwen-2.5-32b --m 1,16,64
   numba-marlin bench --k 4096 --n 4096,14336 --m 1,8 --kernel all
-  numba-marlin bench --shapes table --out h200.jsonl --plot roofline.png
+  numba-marlin bench --shapes table --save h200.jsonl --plot roofline.png
   numba-marlin bench --k 4096 --n 4096 --m 16 --autotune
   numba-marlin bench --backend emulator --k 512 --n 256 --m 8 --kernel all"""
 DEFAULT_SHAPES = "llama-3-8b"
@@ -101,14 +102,14 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="measure every candidate and store the winner on this computer",
     )
-    parser.add_argument("--again", action="store_true", help="also measure rows already in --out")
+    parser.add_argument("--again", action="store_true", help="also measure rows already in --save")
     parser.add_argument(
         "--plot",
         metavar="FILE.png",
         help="draw the rows under the GPU's roofline (needs matplotlib)",
     )
     parser.add_argument(
-        "--out",
+        "--save",
         metavar="FILE.jsonl",
         help="append rows here as they are measured; rows already there are not measured again",
     )
@@ -121,7 +122,8 @@ def execute(args, report) -> bool:
     if args.shapes == "list":
         return _list_shapes(report)
     _check(args)
-    target, plot = check_output(args.out, (".jsonl",)), _check_plot(args.plot)
+    target = check_output(args.save, (".jsonl",), "--save")
+    plot = check_output(args.plot, (".png", ".svg", ".pdf"), "--plot")
     layers = _layers(args, shapes)
     problems = [
         (layer.name, _problem(args, layer, m)) for layer in layers for m in _numbers("m", args.m)
@@ -153,7 +155,7 @@ def _check(args) -> None:
             f"--autotune measures every candidate, so --kernel {args.kernel} has no effect"
         )
     if args.backend == "emulator":
-        for name in ("out", "plot", "autotune"):
+        for name in ("save", "plot", "autotune"):
             if getattr(args, name):
                 raise ValueError(f"--{name} needs times: a GPU, not --backend emulator")
         if (args.dtype, args.zeros, args.bias) != ("float16", "none", False):
@@ -164,15 +166,6 @@ def _check(args) -> None:
             raise ValueError(
                 "--backend emulator needs --n and --k, small ones: models would take hours"
             )
-
-
-def _check_plot(path: str | None):
-    from numba_marlin.cli.report import check_output
-
-    try:
-        return check_output(path, (".png", ".svg", ".pdf"))
-    except ValueError as error:
-        raise ValueError(str(error).replace("--out", "--plot")) from None
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -7,6 +7,7 @@ from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.cli.types import add_type_arguments, types_of
 
 HELP = "show which kernel and configuration would run for a problem, and why"
+RANDOM = "the operands of --autotune"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
   numba-marlin explain --m 16 --n 8192 --k 8192 --bits 8 --dtype bfloat16 --zeros integer
@@ -63,15 +64,13 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="first measure the candidates on this computer's GPU and store the winner",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
     from numba_marlin import api
-    from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
+    from numba_marlin.cli.report import BOLD, DIM
     from numba_marlin.heuristics import tuned
 
-    target = check_output(args.out, (".json",))
     types = types_of(args)
     given = (args.m, args.n, args.k, args.group_size, args.device)
     explanation = api.explain(*given, **types)
@@ -85,10 +84,6 @@ def execute(args, report) -> bool:
     # the first is the choice, the others are for comparison
     for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
-        )
     return True
 
 

@@ -17,7 +17,6 @@ def add_page_arguments(parser) -> None:
         help="write the page here instead, as one self-contained file for any browser; arrow keys"
         " step through it",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def add_view_argument(parser) -> None:
@@ -35,9 +34,8 @@ def viewed(page, args):
 
 
 def check_page_arguments(args) -> None:
-    """Check before any work whether the files can be written. Raises ValueError if not."""
+    """Check before any work whether the page can be written. Raises ValueError if not."""
     check("--html", args.html, (".html", ".htm"))
-    check("--out", args.out, (".json",))
 
 
 @contextmanager
@@ -60,10 +58,7 @@ def check(option: str, path: str | None, suffixes: tuple[str, ...]):
     """Apply ``report.check_output`` to any option."""
     from numba_marlin.cli.report import check_output
 
-    try:
-        return check_output(path, suffixes)
-    except ValueError as error:
-        raise ValueError(str(error).replace("--out", option, 1)) from None
+    return check_output(path, suffixes, option)
 
 
 def show(page, args, report, every_step: bool = True, more: str = "", failed: bool = False) -> None:

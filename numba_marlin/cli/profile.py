@@ -9,6 +9,7 @@ from pathlib import Path
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
 HELP = "show where a kernel's time goes, what limits it, and what would help"
+RANDOM = "the operands"
 EXAMPLES = """\
   numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
@@ -69,12 +70,6 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
     from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile

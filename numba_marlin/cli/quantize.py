@@ -113,16 +113,9 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="write even if the format cannot store everything",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin import checkpoints
     from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.cli.float_source import calibration, float_source

@@ -15,13 +15,14 @@ from numba_marlin.cli.kernels import OPERAND_FORMATS, Names
 from numba_marlin.cli.types import add_type_arguments, dtype_of, types_of
 
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
+RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
   numba-marlin run --bits 8 --dtype bfloat16 --zeros integer --method mse
   numba-marlin run --input w.npy --json
   numba-marlin run --format nvfp4 --kernel tcgen05
   numba-marlin run --input model.safetensors --transpose \\
-      --tensor layers.0.mlp.up_proj.weight --out y.npy"""
+      --tensor layers.0.mlp.up_proj.weight --save y.npy"""
 DEFAULT_N, DEFAULT_K = 256, 1024
 
 
@@ -84,7 +85,7 @@ def add_arguments(parser) -> None:
         help="the compiler front end (default numba-cuda)",
     )
     parser.add_argument(
-        "--out", metavar="FILE.npy", help="write the product [m, n], fp16; of bfloat16 as fp32"
+        "--save", metavar="FILE.npy", help="write the product [m, n], fp16; of bfloat16 as fp32"
     )
 
 
@@ -95,14 +96,14 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import check_output, write_atomically
     from numba_marlin.execution import plan as planning
 
-    target = check_output(args.out, (".npy",))
+    target = check_output(args.save, (".npy",), "--save")
     if (
         target is not None
         and args.input is not None
         and target.resolve() == Path(args.input).resolve()
     ):
         raise ValueError(
-            f"--out {args.out} is the file of --input: the product would take the weight's place"
+            f"--save {args.save} is the file of --input: the product would take the weight's place"
         )
     types, dtype = types_of(args), dtype_of(args)
     if args.m < 1:
@@ -128,7 +129,7 @@ def execute(args, report) -> bool:
         stored = y if dtype == np.float16 else y.astype(np.float32)
         write_atomically(target, lambda file: np.save(file, stored))
         report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} {stored.dtype}")
-        report.data["out"] = str(target)
+        report.data["saved"] = str(target)
     return ok
 
 

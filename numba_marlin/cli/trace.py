@@ -16,6 +16,7 @@ from numba_marlin.cli.kernels import (
 from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
 HELP = "show a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin trace                      the faithful kernel on a small problem
   numba-marlin trace --html walk.html     the same as a page; arrow keys change the step
   numba-marlin trace --phase unpack --warp 2 --lane 5
@@ -149,12 +150,6 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin import trace as room
     from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from, written
     from numba_marlin.trace import compare, pages, perfetto

@@ -33,7 +33,7 @@ def test_explain_and_run_take_the_types_of_a_weight(capsys, tmp_path, dtype, bit
         pytest.importorskip("ml_dtypes")
     np.save(tmp_path / "w.npy", np.random.default_rng(3).uniform(1, 3, (256, 64)))
     argv = "--input", tmp_path / "w.npy", "--m", 4, "--backend", "reference", *types
-    code, data = run_json(capsys, "run", *argv, "--out", tmp_path / "y.npy")
+    code, data = run_json(capsys, "run", *argv, "--save", tmp_path / "y.npy")
     assert code == 0 and data["check"]["ok"] and data["run"]["problem"].items() >= kinds.items()
     q = nm.quantize(np.load(tmp_path / "w.npy"), bits, symmetric=zeros == "none", scale_dtype=dtype)
     error = nm.dequantize(q, np.float64) - np.load(tmp_path / "w.npy")
@@ -75,7 +75,7 @@ def test_bfloat16_without_its_library_is_exit_code_3(capsys, monkeypatch):
 def test_a_result_of_block_scaled_operands_may_be_bfloat16(capsys, tmp_path):
     pytest.importorskip("ml_dtypes")
     sizes = "--m", 4, "--n", 32, "--k", 64, "--format", "nvfp4", "--dtype", "bfloat16"
-    argv = *sizes, "--backend", "reference", "--out", tmp_path / "y.npy"
+    argv = *sizes, "--backend", "reference", "--save", tmp_path / "y.npy"
     code, data = run_json(capsys, "run", *argv)
     assert code == 0 and data["check"]["ok"] and data["run"]["problem"]["result"] == "bfloat16"
     assert np.load(tmp_path / "y.npy").dtype == np.float32
