@@ -58,9 +58,7 @@ def _turned(
     if not np.isfinite(result) or result == 0:
         raise ValueError(f"{what} {value!r} has no reciprocal in float32")
     return result, (
-        ()
-        if exact
-        else (f"{what} {value!r} would be stored as its reciprocal, rounded to float32",)
+        () if exact else (f"{what} would be stored as its reciprocal, rounded to float32",)
     )
 
 

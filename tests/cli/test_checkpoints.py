@@ -138,3 +138,16 @@ def test_what_is_said_of_many_layers_is_said_once(capsys, tmp_path, monkeypatch)
     assert out.count("codes of 8 bits") == 1 and "- z: zero points do not fit" in out
     code, data = run(capsys, "inspect", path, "--to", "marlin")
     assert len(data["problems"]) == 37 and data["problems"][35].startswith("l.35: codes of 8 bits")
+
+
+def test_a_loss_of_many_layers_is_said_once_whatever_their_numbers(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    random = np.random.default_rng(0)
+    layers = {
+        f"l.{i}": nm.quantize(random.standard_normal((64, 64)), format="nvfp4") for i in range(5)
+    }
+    assert len({each.global_scale for each in layers.values()}) == 5
+    path = nm.save_checkpoint(tmp_path / "model", layers, "modelopt-nvfp4")
+    assert cli.main(["inspect", str(path), "--to", "nvfp4-pack-quantized"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("would be stored as its reciprocal") == 1 and "... (5 layers): the gl" in out
