@@ -18,6 +18,7 @@ import pytest
 from numba_marlin.compiler import builder
 from numba_marlin.compiler.module_text import tidy
 from numba_marlin.emulator import Machine
+from numba_marlin.formats.files import STORED
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.language.arrays import array_words
 from numba_marlin.kernels.language.plain import body_of
@@ -164,6 +165,13 @@ def test_the_table_of_formats_is_what_they_can_do(update_readme):
     pytest.importorskip("ml_dtypes")
     assert "| `gptq`" in TEXT or "[`gptq`]" in TEXT
     assert update_readme.with_formats(TEXT) == TEXT, "run python .ci/update_readme.py formats"
+
+
+def test_the_formats_that_quantize_writes_are_those_that_it_says():
+    (row,) = (line for line in TEXT.splitlines() if line.startswith("| `numba-marlin quantize "))
+    excepted = re.search(r"written in any format \[below\]\(#formats\) but (.*?) \|$", row)
+    said = set(re.findall(r"`([^`]*)`", excepted[1]))
+    assert said == {name for name, form in STORED.items() if not form.numbers}
 
 
 def test_links_lead_somewhere():

@@ -73,6 +73,8 @@ def quantize(
 def _quantize_to_floats(
     w, format: str, given: dict, symmetric: bool, method: str, options: dict
 ) -> BlockWeight:
+    from numba_marlin.quantizers import grid
+
     form = find_block_format(format)
     fixed = {"bits": form.bits, "group_size": form.block}
     for name, value in given.items():
@@ -86,12 +88,13 @@ def _quantize_to_floats(
         )
     for name in options.keys() - {"global_scale", "rounding"}:
         raise TypeError(f"format={format!r} takes no {name}; it takes global_scale, rounding")
-    w = _on_host("w", w)
-    if getattr(w, "ndim", 0) != 2 or w.shape[0] % form.block:
+    w = grid.check_weights(_on_host("w", w))
+    if w.shape[0] % form.block:
         raise ValueError(
-            f"w.shape={getattr(w, 'shape', None)} must be (k, n) with k a multiple of"
-            f" {form.block}, the rows of a block of {format}"
+            f"w.shape={w.shape} must be (k, n) with k a multiple of {form.block}, the rows of a"
+            f" block of {format}"
         )
+    grid.refuse_nonfinite(w)  # here w is not transposed yet
     # blocks lie along k: the operand is W^T
     return to_weight(quantize_blocks(np.ascontiguousarray(w.T), format, **options))
 

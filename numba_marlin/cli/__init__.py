@@ -7,6 +7,7 @@ passed. It passes rows for people and data for programs to the ``Report`` (``rep
 verb needs a module and a line in ``main.VERBS``. Libraries are imported inside ``execute``, so that
 ``--help`` is quick.
 
-Every verb takes --json, --out and --seed. Exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
-3 this computer lacks something that was asked for.
+Every verb takes --json and --out, the file for the same object; those that draw something at random
+(``RANDOM`` in the module says what) take --seed. Exit codes: 0 ok, 1 a check failed, 2 usage or bad
+input, 3 this computer lacks something that was asked for.
 """

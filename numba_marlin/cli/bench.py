@@ -2,20 +2,22 @@
 GPU's ceilings.
 
 It times with a cold L2 and CUDA graphs, runs contenders in interleaved rounds, and reports medians
-with quartiles (``numba_marlin.bench`` describes the method). With ``--out`` every row is written as
-soon as it is measured, and a row that the file already has (same problem, kernel, configuration,
+with quartiles (``numba_marlin.bench`` describes the method). With ``--save`` every row is written
+as soon as it is measured, and a row that the file already has (same problem, kernel, configuration,
 device, driver and kernel sources) is not measured again.
 """
 
 from __future__ import annotations
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS
+from numba_marlin.cli.types import add_type_arguments, types_of
 
 HELP = "time kernels beside cuBLAS on this computer's GPU, and relate them to its ceilings"
+RANDOM = "the operands"
 EXAMPLES = """  numba-marlin bench
   numba-marlin bench --shapes llama-3-70b,qwen-2.5-32b --m 1,16,64
   numba-marlin bench --k 4096 --n 4096,14336 --m 1,8 --kernel all
-  numba-marlin bench --shapes table --out h200.jsonl --plot roofline.png
+  numba-marlin bench --shapes table --save h200.jsonl --plot roofline.png
   numba-marlin bench --k 4096 --n 4096 --m 16 --autotune
   numba-marlin bench --backend emulator --k 512 --n 256 --m 8 --kernel all"""
 DEFAULT_SHAPES = "llama-3-8b"
@@ -49,19 +51,10 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--group-size",
         type=int,
-        default=128,
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float16", "bfloat16"),
-        default="float16",
-        help="type of activations, scales and results (default float16)",
-    )
-    parser.add_argument(
-        "--bits", type=int, choices=(4, 8), default=4, help="bits of a weight (default 4)"
-    )
+    add_type_arguments(parser)
     parser.add_argument(
         "--codes",
         choices=("integer", "e2m1"),
@@ -69,15 +62,9 @@ def add_arguments(parser) -> None:
         help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)",
     )
     parser.add_argument(
-        "--zeros",
-        choices=("none", "integer", "float16"),
-        default="none",
-        help="zero points (default none: symmetric)",
-    )
-    parser.add_argument(
         "--format",
         choices=OPERAND_FORMATS,
-        help="both operands block-scaled, for block_scaled_matmul; --dtype: type of the result",
+        help="both operands block-scaled, for block_scaled_matmul",
     )
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument(
@@ -115,14 +102,14 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="measure every candidate and store the winner on this computer",
     )
-    parser.add_argument("--again", action="store_true", help="also measure rows already in --out")
+    parser.add_argument("--again", action="store_true", help="also measure rows already in --save")
     parser.add_argument(
         "--plot",
         metavar="FILE.png",
         help="draw the rows under the GPU's roofline (needs matplotlib)",
     )
     parser.add_argument(
-        "--out",
+        "--save",
         metavar="FILE.jsonl",
         help="append rows here as they are measured; rows already there are not measured again",
     )
@@ -135,7 +122,8 @@ def execute(args, report) -> bool:
     if args.shapes == "list":
         return _list_shapes(report)
     _check(args)
-    target, plot = check_output(args.out, (".jsonl",)), _check_plot(args.plot)
+    target = check_output(args.save, (".jsonl",), "--save")
+    plot = check_output(args.plot, (".png", ".svg", ".pdf"), "--plot")
     layers = _layers(args, shapes)
     problems = [
         (layer.name, _problem(args, layer, m)) for layer in layers for m in _numbers("m", args.m)
@@ -152,12 +140,7 @@ def execute(args, report) -> bool:
 def _check(args) -> None:
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds} must be at least 1")
-    of_weights = (args.group_size, args.bits, args.codes, args.zeros, args.batch_invariant)
-    if args.format is not None and of_weights != (128, 4, "integer", "none", False):
-        raise ValueError(
-            f"--format {args.format} is of two block-scaled operands: leave out --group-size,"
-            " --bits, --codes, --zeros and --batch-invariant"
-        )
+    types_of(args)
     if (args.n is None) != (args.k is None):
         raise ValueError("--n and --k belong together: give both")
     if args.shapes is not None and args.n is not None:
@@ -172,7 +155,7 @@ def _check(args) -> None:
             f"--autotune measures every candidate, so --kernel {args.kernel} has no effect"
         )
     if args.backend == "emulator":
-        for name in ("out", "plot", "autotune"):
+        for name in ("save", "plot", "autotune"):
             if getattr(args, name):
                 raise ValueError(f"--{name} needs times: a GPU, not --backend emulator")
         if (args.dtype, args.zeros, args.bias) != ("float16", "none", False):
@@ -183,15 +166,6 @@ def _check(args) -> None:
             raise ValueError(
                 "--backend emulator needs --n and --k, small ones: models would take hours"
             )
-
-
-def _check_plot(path: str | None):
-    from numba_marlin.cli.report import check_output
-
-    try:
-        return check_output(path, (".png", ".svg", ".pdf"))
-    except ValueError as error:
-        raise ValueError(str(error).replace("--out", "--plot")) from None
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -217,25 +191,9 @@ def _layers(args, shapes):
 
 
 def _problem(args, layer, m: int):
-    from numba_marlin.heuristics import Problem
+    from numba_marlin.api.reports import problem_of
 
-    if args.format is not None:
-        from numba_marlin.problems import BlockProblem
-
-        return BlockProblem(m, layer.n, layer.k, args.format, args.dtype, bias=args.bias)
-    types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
-    return Problem(
-        m,
-        layer.n,
-        layer.k,
-        args.group_size,
-        args.dtype,
-        args.bits,
-        None if args.zeros == "none" else args.zeros,
-        bias=args.bias,
-        batch_invariant=args.batch_invariant,
-        **types,
-    )
+    return problem_of(m, layer.n, layer.k, args.group_size, **types_of(args), bias=args.bias)
 
 
 def _list_shapes(report) -> bool:

@@ -22,7 +22,7 @@ SIGNS = {"faster": "bold green", "slower": "bold red", "same": "", "ambiguous": 
 
 def add_arguments(parser) -> None:
     parser.add_argument(
-        "a", metavar="A", help="before: a .jsonl of bench --out, or what bench --json printed"
+        "a", metavar="A", help="before: a .jsonl of bench --save, or what bench --json printed"
     )
     parser.add_argument("b", metavar="B", help="after")
     parser.add_argument(
@@ -46,15 +46,12 @@ def add_arguments(parser) -> None:
             " fastest)"
         ),
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
     from numba_marlin.bench.compare import compare
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
 
-    target = check_output(args.out, (".json",))
-    if target is not None and target.resolve() in {
+    if args.out is not None and Path(args.out).resolve() in {
         Path(path).resolve() for path in (args.a, args.b)
     }:
         raise ValueError(
@@ -81,10 +78,6 @@ def execute(args, report) -> bool:
     ok = counts["slower"] == 0
     if not args.json:
         _show(args, report, found)
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n")
-        )
     return ok
 
 
@@ -94,7 +87,8 @@ def _rows(path: str) -> list[dict]:
     found = rows.read(path)
     if not found:
         raise ValueError(
-            f"{path} holds no measurement: it must be what numba-marlin bench --out or --json wrote"
+            f"{path} holds no measurement: it must be what numba-marlin bench wrote to --save or"
+            " --out, or printed with --json"
         )
     return found
 

@@ -58,16 +58,9 @@ def add_arguments(parser) -> None:
         metavar="B",
         help="largest file of a directory (default 5e9)",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.checkpoints import convert, load_checkpoint
     from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.formats.files import find_stored

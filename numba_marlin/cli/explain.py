@@ -4,10 +4,13 @@ a compiler, except to measure (``--autotune``)."""
 from __future__ import annotations
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS
+from numba_marlin.cli.types import add_type_arguments, types_of
 
 HELP = "show which kernel and configuration would run for a problem, and why"
+RANDOM = "the operands of --autotune"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
+  numba-marlin explain --m 16 --n 8192 --k 8192 --bits 8 --dtype bfloat16 --zeros integer
   numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
   numba-marlin explain --m 16 --n 8192 --k 8192 --format nvfp4
   numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
@@ -29,6 +32,7 @@ def add_arguments(parser) -> None:
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
     )
+    add_type_arguments(parser)
     parser.add_argument(
         "--codes",
         choices=("integer", "e2m1"),
@@ -60,23 +64,14 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="first measure the candidates on this computer's GPU and store the winner",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
     from numba_marlin import api
-    from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
+    from numba_marlin.cli.report import BOLD, DIM
     from numba_marlin.heuristics import tuned
 
-    target = check_output(args.out, (".json",))
-    types = {"codes": args.codes, "batch_invariant": args.batch_invariant}
-    if args.format is not None:
-        if types != {"codes": "integer", "batch_invariant": False}:
-            raise ValueError(
-                f"--format {args.format} is of two block-scaled operands: leave out --codes and"
-                " --batch-invariant"
-            )
-        types = {"format": args.format}
+    types = types_of(args)
     given = (args.m, args.n, args.k, args.group_size, args.device)
     explanation = api.explain(*given, **types)
     if args.autotune:
@@ -89,10 +84,6 @@ def execute(args, report) -> bool:
     # the first is the choice, the others are for comparison
     for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
-        )
     return True
 
 

@@ -24,13 +24,12 @@ PACKAGES = (
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+    del parser  # no options of its own
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
+    from numba_marlin.cli.report import BOLD, DIM
 
-    target = check_output(args.out, (".json",))
     rows = collect()
     report.data = {"rows": rows}
     labels = [
@@ -43,10 +42,6 @@ def execute(args, report) -> bool:
             each["detail"],
             BOLD if each["status"] == "ok" else DIM,
             max(map(len, labels)) + 1,
-        )
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
         )
     return True
 

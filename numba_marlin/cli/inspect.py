@@ -8,7 +8,7 @@ from collections import Counter
 HELP = "show what a quantised checkpoint holds, and check it"
 EXAMPLES = """  numba-marlin inspect llama-gptq/
   numba-marlin inspect model.safetensors --layers --data --json"""
-_FILES_SHOWN = 8
+_NAMES_SHOWN = 3  # of layers of which the same is said
 
 
 def add_arguments(parser) -> None:
@@ -23,16 +23,9 @@ def add_arguments(parser) -> None:
             " layers)"
         ),
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.checkpoints import load_checkpoint
     from numba_marlin.cli.convert import progress_bar
     from numba_marlin.formats.files import find_stored
@@ -75,11 +68,14 @@ def _execute(args, report) -> bool:
     report.row("says", f"quant_method {said}" if said else "nothing about how it was quantised")
     for each in source.contradictions():
         report.row("believed", each)
-    bad: list[str] = []
+    bad: list[tuple[str, str]] = []
     if args.data or target is not None:
         bad = _read(checkpoint, rows, target, progress_bar)
         report.row(
-            "data", "every layer was read" if not bad else "\n".join(f"- {each}" for each in bad)
+            "data",
+            "every layer was read"
+            if not bad
+            else "\n".join(f"- {names}: {text}" for text, names in _each_once(bad).items()),
         )
     if args.layers:
         for row in rows:
@@ -98,7 +94,7 @@ def _execute(args, report) -> bool:
         "other_bytes": others,
         "quant_method": said,
         "contradictions": source.contradictions(),
-        "problems": bad,
+        "problems": [f"{name}: {text}" for name, text in bad],
     }
     return not bad
 
@@ -120,8 +116,21 @@ def described(layer, source) -> dict:
     }
 
 
-def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[str]:
-    """Return the errors in values, and what would be lost in format ``target``."""
+def _each_once(problems: list[tuple[str, str]]) -> dict[str, str]:
+    """{what is said: the layers that it is said of, the first few by name}"""
+    layers: dict[str, list[str]] = {}
+    for name, text in problems:
+        layers.setdefault(text, []).append(name)
+    return {
+        text: ", ".join(names[:_NAMES_SHOWN])
+        + (f", ... ({len(names)} layers)" if len(names) > _NAMES_SHOWN else "")
+        for text, names in layers.items()
+    }
+
+
+def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[tuple[str, str]]:
+    """Return (layer, text) for errors in values, and for what would be lost in format
+    ``target``."""
     problems, done, total = [], 0, sum(row["bytes"] for row in rows)
     with progress_bar("reading") as progress:
         for row in rows:
@@ -129,9 +138,9 @@ def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[str]:
                 weight = checkpoint[row["name"]]
                 if target is not None:
                     row["losses"] = list(target.losses(weight))
-                    problems += [f"{row['name']}: {loss}" for loss in row["losses"]]
+                    problems += [(row["name"], loss) for loss in row["losses"]]
             except ValueError as error:
-                problems.append(f"{row['name']}: {error}")
+                problems.append((row["name"], str(error)))
             done += row["bytes"]
             if progress is not None:
                 progress(done, total, row["name"])

@@ -22,6 +22,7 @@ SYNTAX = """  i32:5  u64:0x10  f32:1.5  f16:2     a number of that type (i, u: 8
   tensormap:in:f16[128x64],64x64,128   a tensor map of an array: box, swizzle in bytes
   name=...                             before any of them: what messages call it"""
 HELP = "run any PTX on the CPU, in the PTX emulator; no GPU needed"
+RANDOM = "the random arrays of --args"
 EXAMPLES = f"""  nvcc -ptx -arch=sm_80 sum.cu
   numba-marlin machine entries sum.ptx
   numba-marlin machine run sum.ptx --entry sum --grid 4 --block 128 \\
@@ -89,23 +90,16 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="count sectors, bank conflicts, copies, operations, registers",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
     from numba_marlin.emulator import Machine
 
-    target = check_output(args.out, (".json",))
     machine = Machine(Path(args.file).read_text(encoding="utf-8"), races=args.races)
     if args.action == "entries":
         entries(machine, report)
     else:
         run(machine, args, report)
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
-        )
     return True
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 
 from numba_marlin import __version__
-from numba_marlin.cli.report import Report, printable
+from numba_marlin.cli.report import Report, check_output, printable, to_json, write_atomically
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.wording import did_you_mean
 
@@ -109,8 +109,16 @@ def parser() -> argparse.ArgumentParser:
             "--json", action="store_true", help="print one JSON object on stdout and nothing else"
         )
         verb.add_argument(
-            "--seed", type=int, default=0, metavar="S", help="seed of everything random (default 0)"
+            "--out", metavar="FILE.json", help="also write the JSON object to this file"
         )
+        if hasattr(module, "RANDOM"):
+            verb.add_argument(
+                "--seed",
+                type=int,
+                default=0,
+                metavar="S",
+                help=f"seed of {module.RANDOM} (default 0)",
+            )
         verb.set_defaults(execute=module.execute)
     return result
 
@@ -138,9 +146,13 @@ def _main(argv: list[str] | None) -> int:
     args = parser().parse_args(arguments)
     report = Report(args.verb, args.json)
     try:
-        if args.seed < 0:
+        if getattr(args, "seed", 0) < 0:
             raise ValueError(f"--seed {args.seed} must not be negative")
+        out = check_output(args.out, (".json",))
         ok = args.execute(args, report)
+        if out is not None:
+            document = to_json(report.object(ok)).encode() + b"\n"
+            write_atomically(out, lambda file: file.write(document))
         report.finish(ok)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of stdout has closed it

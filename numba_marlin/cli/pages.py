@@ -14,9 +14,9 @@ def add_page_arguments(parser) -> None:
     parser.add_argument(
         "--html",
         metavar="FILE.html",
-        help="write the page as one self-contained file; arrow keys step through it",
+        help="write the page here instead, as one self-contained file for any browser; arrow keys"
+        " step through it",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def add_view_argument(parser) -> None:
@@ -34,9 +34,8 @@ def viewed(page, args):
 
 
 def check_page_arguments(args) -> None:
-    """Check before any work whether the files can be written. Raises ValueError if not."""
+    """Check before any work whether the page can be written. Raises ValueError if not."""
     check("--html", args.html, (".html", ".htm"))
-    check("--out", args.out, (".json",))
 
 
 @contextmanager
@@ -59,21 +58,19 @@ def check(option: str, path: str | None, suffixes: tuple[str, ...]):
     """Apply ``report.check_output`` to any option."""
     from numba_marlin.cli.report import check_output
 
-    try:
-        return check_output(path, suffixes)
-    except ValueError as error:
-        raise ValueError(str(error).replace("--out", option, 1)) from None
+    return check_output(path, suffixes, option)
 
 
-def show(page, args, report, every_step: bool = True, more: str = "") -> None:
-    """Print ``page``, write the files that were asked for, and put the page into
-    ``report.data["page"]``. every_step: print every step of it; otherwise ``more`` says how to see
-    them."""
-    from numba_marlin.cli.report import columns, write_atomically
+def show(page, args, report, every_step: bool = True, more: str = "", failed: bool = False) -> None:
+    """Print ``page``, or write it to the file that was asked for and print one line with its path;
+    put it into ``report.data["page"]``. every_step: print every step of it; otherwise ``more`` says
+    how to see them. failed: a check failed: the page is printed in either case."""
+    from numba_marlin.cli.report import columns
     from numba_marlin.views import html, plain, text
 
     report.data["page"] = plain.as_dict(page)
-    if not report.as_json:
+    target = check("--html", args.html, (".html", ".htm"))
+    if not report.as_json and (target is None or failed):
         print(
             text.render(
                 page,
@@ -91,13 +88,19 @@ def show(page, args, report, every_step: bool = True, more: str = "") -> None:
             and any(len(section.steps) > STEPS_SHOWN for section in page.sections)
         ):
             report.text(f"\n{more}")
-    target = check("--html", args.html, (".html", ".htm"))
     if target is not None:
         # a name of bytes that are no UTF-8
         document = html.render(page).encode(errors="backslashreplace")
-        write_atomically(target, lambda file: file.write(document))
-        report.row("wrote", f"{target}, {len(document):,} bytes: open it in any browser")
+        written(target, document, report)
         report.data["html"] = {"file": str(target), "bytes": len(document)}
+
+
+def written(target, data: bytes, report) -> None:
+    """Write a file, and print one line with its path."""
+    from numba_marlin.cli.report import write_atomically
+
+    write_atomically(target, lambda file: file.write(data))
+    report.row("wrote", f"{target}, {len(data):,} bytes")
 
 
 def takes_colour() -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
 HELP = "show where a kernel's time goes, what limits it, and what would help"
+RANDOM = "the operands"
 EXAMPLES = """\
   numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
@@ -69,14 +70,8 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
-    from numba_marlin.cli.report import to_json, write_atomically
+    from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.pages import profile_page
     from numba_marlin.profile.sources import rules
@@ -115,8 +110,7 @@ def _execute(args, report) -> bool:
         }
         pages.show(pages.viewed(page, args), args, report)
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(data).encode() + b"\n"))
-        report.text(f"wrote {target}")
+        pages.written(target, to_json(data).encode() + b"\n", report)
     return True
 
 

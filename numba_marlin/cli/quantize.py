@@ -1,6 +1,9 @@
 """``numba-marlin quantize``: quantises float matrices of a file or directory, writes them to a new
 checkpoint, and copies all other tensors.
 
+``--format`` also decides which numbers they become (``StoredFormat.numbers``): integer codes, or
+block-scaled floats, whose bits and blocks are the format's and which are rounded to nearest.
+
 SRC is a .npy file (one matrix), a .safetensors file or a directory of those. ``--tensor`` patterns
 choose the matrices; without them SRC must contain exactly one. A tensor "a.b.weight" becomes the
 layer "a.b" of DST, and a .npy file becomes the layer "weight". Calibration data for a single layer
@@ -24,9 +27,21 @@ from pathlib import Path
 HELP = "quantise float weights: round to nearest, search scales, or GPTQ with calibration data"
 EXAMPLES = """  numba-marlin quantize w.npy q.safetensors
   numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
+  numba-marlin quantize w.npy q.safetensors --format nvfp4-pack-quantized
   numba-marlin quantize model/ model-int4/ --tensor '*_proj.weight' \\
       --method gptq --calib inputs.safetensors --act-order --format gptq"""
-FORMATS = ("marlin", "gptq", "gptq_v2", "awq", "vllm-marlin", "pack-quantized")
+# Listed here because --help does not load NumPy; a test compares the list with the registry.
+FORMATS = (
+    "marlin",
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "vllm-marlin",
+    "pack-quantized",
+    "modelopt-nvfp4",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+)
 _GPTQ_ONLY = ("calib", "damping", "no_clip", "act_order", "static_groups")
 
 
@@ -62,15 +77,12 @@ def add_arguments(parser) -> None:
         help="the file holds [n, k], as torch.nn.Linear does, or [k, n] (default: inferred from"
         " config.json and biases; [k, n] for .npy)",
     )
-    parser.add_argument(
-        "--bits", type=int, choices=(4, 8), default=4, help="bits of a code (default 4)"
-    )
+    parser.add_argument("--bits", type=int, choices=(4, 8), help="bits of a code (default 4)")
     parser.add_argument(
         "--group-size",
         type=int,
-        default=128,
         metavar="G",
-        help="rows that share a scale; -1: all (default 128)",
+        help="rows that share a scale; -1: all (default 128, or the format's block)",
     )
     parser.add_argument("--asymmetric", action="store_true", help="quantise with zero points")
     parser.add_argument(
@@ -91,27 +103,25 @@ def add_arguments(parser) -> None:
         help="gptq: with --act-order, groups are neighbouring rows, so that no g_idx is stored",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default="marlin", help="format of DST (default marlin)"
+        "--format",
+        choices=FORMATS,
+        default="marlin",
+        help="format of DST (default marlin); those of NVFP4 and MXFP4 hold block-scaled floats",
     )
     parser.add_argument(
         "--allow-loss",
         action="store_true",
         help="write even if the format cannot store everything",
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin import checkpoints
     from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.cli.float_source import calibration, float_source
+    from numba_marlin.formats.files import find_stored
 
+    _settle_numbers(args, find_stored(args.format))
     if args.method != "gptq":
         for name in _GPTQ_ONLY:
             if getattr(args, name) not in (None, False):
@@ -168,8 +178,39 @@ def _execute(args, report) -> bool:
     return True
 
 
+def _settle_numbers(args, form) -> None:
+    """Replace --bits and --group-size by what they are if they were left out. Raises ValueError,
+    which names them all, for options that do not go with the numbers of format ``form``."""
+    from numba_marlin.formats.operands import BLOCK_FORMATS
+
+    if form.numbers == "integer":
+        bits, rows, wrong = 4, 128, []
+    else:
+        block = BLOCK_FORMATS[form.numbers]
+        bits, rows = block.bits, block.block
+        said = {"method": "rtn", "bits": bits, "group_size": rows}
+        wrong = [
+            f"--{name.replace('_', '-')} {value}"
+            for name, fixed in said.items()
+            if (value := getattr(args, name)) not in (None, fixed)
+        ]
+        wrong += [
+            f"--{name.replace('_', '-')}"
+            for name in ("asymmetric", *_GPTQ_ONLY)
+            if getattr(args, name) not in (None, False)
+        ]
+    if wrong:
+        raise ValueError(
+            f"--format {form.name} holds {form.numbers.upper()}: {bits}-bit floats in blocks of"
+            f" {rows} rows, rounded to nearest: leave out {' and '.join(wrong)}"
+        )
+    args.bits = bits if args.bits is None else args.bits
+    args.group_size = rows if args.group_size is None else args.group_size
+
+
 class _Quantised(Mapping):
-    """{layer: QuantizedWeight}. A weight is quantised when it is looked up, and is not cached."""
+    """{layer: QuantizedWeight or BlockWeight}. A weight is quantised when it is looked up, and is
+    not cached."""
 
     def __init__(self, args, report, layers, inputs):
         self.args, self.report, self.layers, self.inputs = args, report, layers, inputs
@@ -190,17 +231,22 @@ class _Quantised(Mapping):
 
 
 def _check_holds(args, name: str, k: int, n: int) -> None:
-    """Check, with a weight of zeros, that DST's format can store such a weight, before any weight
-    is quantised. Raises ValueError (LossError if something would be lost)."""
+    """Check that DST's format can store such a weight (of integers: with a weight of zeros), before
+    any weight is quantised. Raises ValueError (LossError if something would be lost)."""
     import numpy as np
 
     from numba_marlin.formats import QuantizedWeight
     from numba_marlin.formats.changes import LossError
     from numba_marlin.formats.files import find_stored
+    from numba_marlin.formats.stored import Geometry
 
+    form = find_stored(args.format)
     scales = np.ones((k // args.group_size if 0 < args.group_size < k else 1, n), np.float16)
     permuted = args.act_order and not args.static_groups and len(scales) > 1
     try:
+        if form.numbers != "integer":
+            form.specs(Geometry(k, n, args.bits, args.group_size))
+            return
         weight = QuantizedWeight(
             np.zeros((k, n), np.uint8),
             scales,
@@ -209,7 +255,6 @@ def _check_holds(args, name: str, k: int, n: int) -> None:
             args.group_size,
             np.arange(k, dtype=np.int32)[::-1].copy() if permuted else None,
         )
-        form = find_stored(args.format)
         losses = form.losses(weight)
         form.write(weight, allow_loss=True)
     except ValueError as error:
@@ -222,8 +267,10 @@ def _quantise(args, report, name: str, w, inputs):
     import numpy as np
 
     from numba_marlin import api
+    from numba_marlin.formats.files import find_stored
     from numba_marlin.quantizers import dequantize
 
+    form = find_stored(args.format)
     start, options, hessian = time.perf_counter(), {}, None
     try:
         if inputs is not None:
@@ -243,17 +290,26 @@ def _quantise(args, report, name: str, w, inputs):
             group_size=args.group_size,
             symmetric=not args.asymmetric,
             method=args.method,
+            format=None if form.numbers == "integer" else form.numbers,
             **options,
         )
+        if form.numbers != "integer":
+            # A global scale that divides in this format is the inverse that the codes were made
+            # with: nothing is lost, and the error below is that of what is written.
+            weight, _ = form.prepare(weight)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from error
     wanted = w.astype(np.float32)
     error = dequantize(weight, np.float32) - wanted
+    # the squares of very large and very small weights are no float32: the largest becomes 1
+    largest = float(np.abs(wanted).max())
+    wanted /= largest or 1
+    error /= largest or 1
     said = {
         "k": weight.k,
         "n": weight.n,
-        "bits": weight.bits,
-        "group_size": weight.group_size,
+        "bits": args.bits,
+        "group_size": args.group_size,
         "relative_error": _ratio(np.square(error).sum(), np.square(wanted).sum()),
     }
     text = f"{weight.k} x {weight.n}: error {said['relative_error']:.2%} of the weights' rms"

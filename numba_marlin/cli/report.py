@@ -135,20 +135,20 @@ def _plain(value):
     return value
 
 
-def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
-    """Return the path of ``--out``. It is checked before any work is done: a ValueError says why it
+def check_output(path: str | None, suffixes: tuple[str, ...], option: str = "--out") -> Path | None:
+    """Return the path of an option. It is checked before any work is done: a ValueError says why it
     cannot be written."""
     if path is None:
         return None
     target = Path(path)
     if target.suffix not in suffixes:
-        raise ValueError(f"--out {path} must end in {' or '.join(suffixes)}")
+        raise ValueError(f"{option} {path} must end in {' or '.join(suffixes)}")
     if target.is_dir():
-        raise ValueError(f"--out {path} is a directory")
+        raise ValueError(f"{option} {path} is a directory")
     if not target.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no directory {target.parent}")
+        raise ValueError(f"{option} {path}: there is no directory {target.parent}")
     if not os.access(target.parent, os.W_OK):
-        raise ValueError(f"--out {path}: directory {target.parent} must be writable")
+        raise ValueError(f"{option} {path}: directory {target.parent} must be writable")
     return target
 
 
@@ -167,13 +167,3 @@ def write_atomically(target: Path, write) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-
-
-def also_in_file(path: str | None, report, run) -> bool:
-    """Return what ``run()`` returns, whether all checks passed, and also write the report's JSON
-    object to ``path``, which was checked before."""
-    out = check_output(path, (".json",))
-    ok = run()
-    if out is not None:
-        write_atomically(out, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
-    return ok

@@ -12,14 +12,17 @@ import time
 from pathlib import Path
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS, Names
+from numba_marlin.cli.types import add_type_arguments, dtype_of, types_of
 
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
+RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
+  numba-marlin run --bits 8 --dtype bfloat16 --zeros integer --method mse
   numba-marlin run --input w.npy --json
   numba-marlin run --format nvfp4 --kernel tcgen05
   numba-marlin run --input model.safetensors --transpose \\
-      --tensor layers.0.mlp.up_proj.weight --out y.npy"""
+      --tensor layers.0.mlp.up_proj.weight --save y.npy"""
 DEFAULT_N, DEFAULT_K = 256, 1024
 
 
@@ -45,6 +48,13 @@ def add_arguments(parser) -> None:
         type=int,
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
+    )
+    add_type_arguments(parser)
+    parser.add_argument(
+        "--method",
+        choices=("rtn", "mse"),
+        default="rtn",
+        help="how to quantise: round to nearest (default), or that with a search for scales",
     )
     parser.add_argument(
         "--format",
@@ -74,7 +84,9 @@ def add_arguments(parser) -> None:
         default="numba-cuda",
         help="the compiler front end (default numba-cuda)",
     )
-    parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")
+    parser.add_argument(
+        "--save", metavar="FILE.npy", help="write the product [m, n], fp16; of bfloat16 as fp32"
+    )
 
 
 def execute(args, report) -> bool:
@@ -84,25 +96,23 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import check_output, write_atomically
     from numba_marlin.execution import plan as planning
 
-    target = check_output(args.out, (".npy",))
+    target = check_output(args.save, (".npy",), "--save")
     if (
         target is not None
         and args.input is not None
         and target.resolve() == Path(args.input).resolve()
     ):
         raise ValueError(
-            f"--out {args.out} is the file of --input: the product would take the weight's place"
+            f"--save {args.save} is the file of --input: the product would take the weight's place"
         )
+    types, dtype = types_of(args), dtype_of(args)
     if args.m < 1:
         raise ValueError(f"--m {args.m} must be at least 1")
     random = np.random.default_rng(args.seed)
     weight = weight_of(args, random)
     k, n = weight.values.shape
     # refuses shapes before any work
-    problem = problem_of(
-        *(args.m, n, k, args.group_size, args.format),
-        **({"batch_invariant": True} if args.batch_invariant else {}),
-    )
+    problem = problem_of(args.m, n, k, args.group_size, **types)
     plan = planning.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {
@@ -111,23 +121,38 @@ def execute(args, report) -> bool:
         "n": n,
         "dtype": str(weight.values.dtype),
     }
-    x = random.standard_normal((args.m, k)).astype(np.float16)
+    x = random.standard_normal((args.m, k)).astype(np.float16 if args.format else dtype)
     multiply = _weights if args.format is None else _operands
     y, ok = multiply(args, report, plan, problem, weight.values, x)
     if target is not None:
-        write_atomically(target, lambda file: np.save(file, y))
-        report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} float16")
-        report.data["out"] = str(target)
+        # a .npy file has no bfloat16; float32 holds the same numbers
+        stored = y if dtype == np.float16 else y.astype(np.float32)
+        write_atomically(target, lambda file: np.save(file, stored))
+        report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} {stored.dtype}")
+        report.data["saved"] = str(target)
     return ok
 
 
 def _weights(args, report, plan, problem, w, x):
     """Multiply x by the weight, quantised and packed. Returns (y, whether it is right)."""
+    from dataclasses import replace
+
+    import numpy as np
+
     from numba_marlin import api, reference
 
     with report.step(f"quantising {problem.k} x {problem.n} weights"):
-        q = api.quantize(w, group_size=problem.group_size)
-    _report_quantised(report, w, q)
+        q = api.quantize(
+            w,
+            problem.bits,
+            problem.group_size,
+            symmetric=problem.zeros is None,
+            method=args.method,
+            scale_dtype=problem.scale_dtype,
+        )
+        if problem.zeros == "float16":  # the same zero points, as the kernels for such read them
+            q = replace(q, zeros=q.zeros.astype(np.float16))
+    _report_quantised(report, w, q, args.method)
     with report.step("packing"):
         p = api.pack(q)
     _report_packed(report, p)
@@ -173,6 +198,7 @@ def _operands(args, report, plan, problem, w, x):
         y, info = api.block_scaled_matmul(
             a,
             b,
+            out_format=args.dtype,
             backend=args.backend,
             kernel=args.kernel,
             compiler=args.compiler,
@@ -221,7 +247,7 @@ def weight_of(args, random):
     return load(args.input, args.tensor, args.transpose)
 
 
-def _report_quantised(report, w, q) -> None:
+def _report_quantised(report, w, q, method: str) -> None:
     import numpy as np
 
     from numba_marlin.quantizers import dequantize
@@ -235,13 +261,18 @@ def _report_quantised(report, w, q) -> None:
     )
     largest = float(np.abs(error).max())
     groups = "one scale per column" if q.group_size == -1 else f"groups of {q.group_size}"
+    zeros = "" if q.zeros is None else f"{q.zeros_kind} zero points, "
     report.row(
         "quantised",
-        f"4 bits, {groups}: rms error {relative:.2%} of the weights' rms, largest {largest:.3g}",
+        f"{q.bits} bits, {zeros}{groups}: rms error {relative:.2%} of the weights' rms,"
+        f" largest {largest:.3g}",
     )
     report.data["quantised"] = {
         "bits": q.bits,
         "group_size": q.group_size,
+        "zeros": q.zeros_kind,
+        "scale_dtype": q.scale_dtype,
+        "method": method,
         "relative_rms_error": relative,
         "max_error": largest,
     }

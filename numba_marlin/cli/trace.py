@@ -16,6 +16,7 @@ from numba_marlin.cli.kernels import (
 from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
 HELP = "show a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin trace                      the faithful kernel on a small problem
   numba-marlin trace --html walk.html     the same as a page; arrow keys change the step
   numba-marlin trace --phase unpack --warp 2 --lane 5
@@ -149,15 +150,8 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin import trace as room
-    from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from
-    from numba_marlin.cli.report import write_atomically
+    from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from, written
     from numba_marlin.trace import compare, pages, perfetto
     from numba_marlin.trace.file import as_bytes
     from numba_marlin.trace.roles import multipliers
@@ -213,15 +207,13 @@ def _execute(args, report) -> bool:
                 (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"),
             )
             report.data["same"] = compare.same(other, trace)
-        show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
+        show(page, args, report, bool(keys) or other is not None, MORE, failed=not ok)
     for target, make in (
         (save, lambda: as_bytes(trace)),
         (events, lambda: perfetto.render(trace).encode()),
     ):
         if target is not None:
-            data = make()
-            write_atomically(target, lambda file, data=data: file.write(data))
-            report.row("wrote", f"{target}, {len(data):,} bytes")
+            written(target, make(), report)
     return ok
 
 

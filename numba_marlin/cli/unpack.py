@@ -6,6 +6,7 @@ The codes are those of a layer of a checkpoint, or of a random layer in any form
 from __future__ import annotations
 
 HELP = "decode words of packed codes, bit by bit: which weights, and their values"
+RANDOM = "a random layer"
 EXAMPLES = """\
   numba-marlin unpack                                   Marlin's layout, a random layer
   numba-marlin unpack --format awq --k 3 --n 12         where is this weight?
@@ -60,12 +61,6 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
     from numba_marlin.profile.pages import word_page
 
@@ -95,7 +90,8 @@ def _execute(args, report) -> bool:
         "group_size": layer.geometry.group,
         "words": [word.to_dict() for word in words],
     }
-    pages.show(pages.viewed(word_page.page(layer, words, source, chosen), args), args, report)
+    page = pages.viewed(word_page.page(layer, words, source, chosen), args)
+    pages.show(page, args, report, failed=not ok)
     return ok
 
 

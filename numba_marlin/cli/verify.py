@@ -24,16 +24,14 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--groups", metavar="NAMES", help="some groups of probes, separated by commas (default all)"
     )
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import GREEN, RED, check_output, to_json, write_atomically
+    from numba_marlin.cli.report import GREEN, RED
     from numba_marlin.witness.catalogue import GROUPS, group
     from numba_marlin.witness.verdict import good, judge
     from numba_marlin.witness.visit import meta, visit
 
-    target = check_output(args.out, (".json",))
     if not args.hardware:
         raise ValueError("verify needs --hardware: it compares with device 0")
     groups = tuple(args.groups.split(",")) if args.groups else GROUPS
@@ -60,8 +58,4 @@ def execute(args, report) -> bool:
         ", ".join(f"{count} {name}" for name, count in counts.items()),
         GREEN if ok else RED,
     )
-    if target is not None:
-        write_atomically(
-            target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n")
-        )
     return ok

@@ -12,6 +12,7 @@ import threading
 import time
 
 HELP = "monitor a GPU: utilisation, clocks, power, tensor cores, kernels"
+RANDOM = "the operands of its own products"
 EXAMPLES = """  numba-marlin watch                                        until Ctrl-C
   numba-marlin watch --hz 10 --seconds 30 --out run.json
   numba-marlin watch --m 16 --n 8192 --k 8192               and multiply meanwhile
@@ -49,16 +50,9 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument("--n", type=int, metavar="N")
     parser.add_argument("--k", type=int, metavar="K")
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import also_in_file
-
-    return also_in_file(args.out, report, lambda: _execute(args, report))
-
-
-def _execute(args, report) -> bool:
     from numba_marlin.profile.sources.device_state import Monitor
 
     if not SLOWEST <= args.hz <= FASTEST:

@@ -58,9 +58,7 @@ def _turned(
     if not np.isfinite(result) or result == 0:
         raise ValueError(f"{what} {value!r} has no reciprocal in float32")
     return result, (
-        ()
-        if exact
-        else (f"{what} {value!r} would be stored as its reciprocal, rounded to float32",)
+        () if exact else (f"{what} would be stored as its reciprocal, rounded to float32",)
     )
 
 
@@ -301,6 +299,7 @@ MODELOPT_NVFP4 = register_stored(
         ("weight", "weight_scale", "weight_scale_2"),
         ("input_scale",),
         holds="BlockWeight",
+        numbers="nvfp4",
         runs="FP4",
         codes_of=_E4M3,
         codes="weight",
@@ -321,6 +320,7 @@ NVFP4 = register_stored(
         ("weight_packed", "weight_scale", "weight_global_scale"),
         ("input_global_scale",),
         holds="BlockWeight",
+        numbers="nvfp4",
         runs="FP4",
         codes_of=_E4M3,
         factor="weight_global_scale",
@@ -339,6 +339,7 @@ MXFP4 = register_stored(
         "https://github.com/vllm-project/compressed-tensors, compressors/mxfp4",
         ("weight_packed", "weight_scale"),
         holds="BlockWeight",
+        numbers="mxfp4",
         runs="FP4",
         scale_grid="e8m0",
         rows=32,
@@ -357,6 +358,7 @@ FP8 = register_stored(
         ("input_scale",),
         bits=(8,),
         holds="BlockWeight",
+        numbers="",
         codes_of={"weight": "F8_E4M3"},
         test_geometries=(
             Geometry(32, 8, 8, -1, -1, "float32", _INPUT),
@@ -374,6 +376,7 @@ FP8_BLOCKS = register_stored(
         ("input_scale",),
         bits=(8,),
         holds="BlockWeight",
+        numbers="",
         codes_of={"weight": "F8_E4M3"},
         scales="weight_scale_inv",
         only_blocks=True,

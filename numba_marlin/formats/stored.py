@@ -104,6 +104,9 @@ class StoredFormat:
     runs: str = ""
     #: Tensors of bytes that are 8-bit floats -> their type in a safetensors header.
     codes_of: Mapping[str, str] = field(default_factory=dict)
+    #: The numbers of its weights as ``nm.quantize`` makes them: "integer", or the ``format`` of
+    #: block-scaled floats (``operands.BLOCK_FORMATS``); "" if it makes none for this format.
+    numbers: str = "integer"
     #: Layers that tests generate.
     test_geometries: tuple[Geometry, ...] = field(default=(), repr=False)
 

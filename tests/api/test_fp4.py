@@ -184,6 +184,10 @@ def test_floats_are_quantised_to_a_weight_in_one_call(kind, step):
         assert (up.scales >= weight.scales).all() and (up.scales > weight.scales).any()
 
 
+HOLED = np.ones((32, 8))
+HOLED[20, 3] = np.nan
+
+
 @pytest.mark.parametrize(
     "options, error, said",
     (
@@ -196,7 +200,10 @@ def test_floats_are_quantised_to_a_weight_in_one_call(kind, step):
         ({"format": "nvfp4", "calibration": 1}, TypeError, "takes no calibration"),
         ({"format": "mxfp4", "global_scale": 2.0}, ValueError, "global_scale"),
         ({"format": "nvfp4", "w": np.ones((24, 8))}, ValueError, "k a multiple of 16"),
-        ({"format": "nvfp4", "w": np.ones(16)}, ValueError, r"w.shape=\(16,\) must be"),
+        ({"format": "nvfp4", "w": np.ones(16)}, ValueError, r"w.shape=\(16,\) must have 2"),
+        ({"format": "nvfp4", "w": np.ones((0, 8))}, ValueError, r"w.shape=\(0, 8\) must not"),
+        ({"format": "nvfp4", "w": np.ones((32, 8), int)}, TypeError, "w.dtype=int64 must"),
+        ({"format": "nvfp4", "w": HOLED}, ValueError, r"w\[20, 3\]=nan must be finite"),
     ),
 )
 def test_what_a_format_of_floats_does_not_take(options, error, said):

@@ -123,9 +123,9 @@ def test_json_has_every_cell_and_stands_alone(capsys, gpu):
 
 def test_a_run_goes_on_where_it_stopped(capsys, gpu, tmp_path):
     out_file = tmp_path / "r.jsonl"
-    run(capsys, "bench", "--k", 1024, "--n", 256, "--m", "1,16", "--out", out_file)
+    run(capsys, "bench", "--k", 1024, "--n", 256, "--m", "1,16", "--save", out_file)
     gpu.asked.clear()
-    code, out, _ = run(capsys, *SMALL, "--out", out_file, "--json")
+    code, out, _ = run(capsys, *SMALL, "--save", out_file, "--json")
     data = json.loads(out)
     assert (
         code == 0
@@ -135,11 +135,11 @@ def test_a_run_goes_on_where_it_stopped(capsys, gpu, tmp_path):
     )
     assert len(read(out_file)) == 4
     gpu.asked.clear()
-    code, out, _ = run(capsys, *SMALL, "--out", out_file, "--json")
+    code, out, _ = run(capsys, *SMALL, "--save", out_file, "--json")
     assert (
         gpu.asked == [] and json.loads(out)["ceilings"] is None and json.loads(out)["resumed"] == 4
     )
-    run(capsys, *SMALL, "--out", out_file, "--again")
+    run(capsys, *SMALL, "--save", out_file, "--again")
     assert len(gpu.asked) == 4 and len(read(out_file)) == 8
 
 
@@ -194,7 +194,7 @@ def test_kernels_by_name_are_timed_together_and_the_choice_is_marked(capsys, gpu
 
 def test_a_wrong_result_is_no_time_and_exit_code_1(capsys, gpu, tmp_path):
     gpu.wrong_at = {16}
-    code, out, _ = run(capsys, *SMALL, "--out", tmp_path / "r.jsonl")
+    code, out, _ = run(capsys, *SMALL, "--save", tmp_path / "r.jsonl")
     assert (
         code == 1
         and "wrong" in out
@@ -314,10 +314,13 @@ def test_block_scaled_weights_are_counted_too(capsys):
         (["--m", "0"], "--m 0: 0 must be at least 1"),
         (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN or one of"),
         (["--autotune", "--kernel", "all"], "--kernel all has no effect"),
-        (["--out", "r.json"], "--out r.json must end in .jsonl"),
+        (["--save", "r.json"], "--save r.json must end in .jsonl"),
         (["--plot", "r.txt"], "--plot r.txt must end in .png"),
         (["--backend", "emulator"], "--backend emulator needs --n and --k"),
-        (["--backend", "emulator", "--n", 64, "--k", 64, "--out", "r.jsonl"], "--out needs times"),
+        (
+            ["--backend", "emulator", "--n", 64, "--k", 64, "--save", "r.jsonl"],
+            "--save needs times",
+        ),
         (["--backend", "emulator", "--n", 64, "--k", 64, "--bias"], "counts float16 products"),
         (["--k", 1000, "--n", 64], "k=1000 must be a positive multiple of 16"),
     ],
@@ -343,5 +346,7 @@ def test_products_of_two_block_scaled_operands_are_counted_too(capsys):
     rows = json.loads(out)["rows"]
     assert code == 0 and [each["kernel"] for each in rows] == ["block_decode", "block_scaled"]
     assert all(each["format"] == "nvfp4" and each["instructions"] > 1000 for each in rows)
+    code, out, _ = run(capsys, "bench", "--backend", "emulator", "--group-size", 128, *given)
+    assert code == 2 and "group_size=128 must be 16, the block of nvfp4" in out
     code, out, _ = run(capsys, "bench", "--bits", 8, *given)
-    assert code == 2 and "leave out --group-size, --bits" in json.loads(out)["error"]
+    assert code == 2 and "leave out --bits" in json.loads(out)["error"]

@@ -124,3 +124,30 @@ def test_bad_input_is_exit_code_2_and_nothing_is_written(
     places = {"SOURCE": source, "OUT": tmp_path / "out", "OTHER": tmp_path / "other"}
     code, data = run(capsys, *[places.get(each, each) for each in arguments])
     assert code == 2 and message in data["error"] and sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_said_of_many_layers_is_said_once(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    w = np.random.default_rng(0).standard_normal((64, 64))
+    bytes_, zeros = nm.quantize(w, 8, 64), nm.quantize(w, group_size=64, symmetric=False)
+    layers = {f"l.{i:02}": bytes_ for i in range(36)} | {"z": zeros}
+    path = nm.save_checkpoint(tmp_path / "model", layers, "gptq")
+    assert cli.main(["inspect", str(path), "--to", "marlin"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "- l.00, l.01, l.02, ... (36 layers): codes of 8 bits must" in out
+    assert out.count("codes of 8 bits") == 1 and "- z: zero points do not fit" in out
+    code, data = run(capsys, "inspect", path, "--to", "marlin")
+    assert len(data["problems"]) == 37 and data["problems"][35].startswith("l.35: codes of 8 bits")
+
+
+def test_a_loss_of_many_layers_is_said_once_whatever_their_numbers(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    random = np.random.default_rng(0)
+    layers = {
+        f"l.{i}": nm.quantize(random.standard_normal((64, 64)), format="nvfp4") for i in range(5)
+    }
+    assert len({each.global_scale for each in layers.values()}) == 5
+    path = nm.save_checkpoint(tmp_path / "model", layers, "modelopt-nvfp4")
+    assert cli.main(["inspect", str(path), "--to", "nvfp4-pack-quantized"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("would be stored as its reciprocal") == 1 and "... (5 layers): the gl" in out

@@ -11,6 +11,11 @@ from safetensors.numpy import load_file, save_file
 import numba_marlin as nm
 from numba_marlin.checkpoints import load_checkpoint
 from numba_marlin.cli import main as cli
+from numba_marlin.cli import quantize
+from numba_marlin.formats.files import STORED, find_stored
+from numba_marlin.formats.operands import BLOCK_FORMATS
+
+BLOCKS = {name: form.numbers for name, form in STORED.items() if form.numbers in BLOCK_FORMATS}
 
 
 def run(capsys, *argv):
@@ -40,6 +45,7 @@ def files(tmp_path):
         {name: np.ascontiguousarray(each) for name, each in model.items()},
         tmp_path / "model.safetensors",
     )
+    np.save(tmp_path / "odd.npy", np.ones((48, 8), np.float32))
     save_file(
         {"a.q": x.astype(np.float16), "a.o": x[:300].astype(np.float32)},
         tmp_path / "inputs.safetensors",
@@ -130,9 +136,101 @@ def test_layers_of_a_model_are_chosen_by_name_and_the_rest_is_copied(capsys, fil
     assert np.array_equal(checkpoint.tensor("embedding.weight"), model["embedding.weight"])
 
 
+def test_the_formats_are_those_that_hold_what_quantize_makes():
+    assert set(quantize.FORMATS) == {name for name, form in STORED.items() if form.numbers}
+    w = np.random.default_rng(0).standard_normal((256, 128))
+    made = {name: nm.quantize(w, format=name) for name in BLOCK_FORMATS}
+    made["integer"] = nm.quantize(w)
+    for form in STORED.values():
+        fits = set()
+        for name, weight in made.items():
+            try:
+                form.write(weight, allow_loss=True)
+            except ValueError:
+                continue
+            fits.add(name)
+        assert fits == {form.numbers} - {""}, form.name
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("target", ["q.safetensors", "q"])
+def test_a_matrix_becomes_block_scaled_floats(capsys, files, name, target):
+    code, data, _ = run(capsys, files / "w.npy", files / target, "--format", name)
+    assert code == 0 and data["format"] == name
+    w, form = np.load(files / "w.npy"), BLOCK_FORMATS[BLOCKS[name]]
+    expected = nm.quantize(w, format=form.name)
+    found = load_checkpoint(files / target)["weight"]
+    assert np.array_equal(found.codes, expected.codes)
+    assert np.array_equal(found.scales, expected.scales)
+    # the global scale of some formats divides: it is then the inverse that the codes were made with
+    np.testing.assert_allclose(
+        nm.dequantize(found, np.float64), nm.dequantize(expected, np.float64), rtol=2**-23
+    )
+    layer, error = data["layers"]["weight"], nm.dequantize(found, np.float64) - w
+    assert (layer["bits"], layer["group_size"]) == (4, form.block)
+    assert layer["relative_error"] == pytest.approx(
+        np.linalg.norm(error) / np.linalg.norm(w), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_layers_of_a_model_become_block_scaled_floats(capsys, files, name):
+    block = BLOCK_FORMATS[BLOCKS[name]].block
+    same_sizes = "--bits", 4, "--group-size", block  # what the format has may be said
+    argv = "--tensor", "a.?.weight", "--transpose", "--format", name, *same_sizes
+    code, data, _ = run(capsys, files / "model.safetensors", files / "out", *argv)
+    assert code == 0 and sorted(data["layers"]) == ["a.o", "a.q"]
+    checkpoint, model = load_checkpoint(files / "out"), load_file(files / "model.safetensors")
+    assert {layer.form.name for layer in checkpoint.layers.values()} == {name}
+    for layer in checkpoint.layers:
+        expected = nm.quantize(model[f"{layer}.weight"].T, format=BLOCKS[name])
+        assert np.array_equal(checkpoint[layer].codes, expected.codes)
+    assert np.array_equal(checkpoint.tensor("embedding.weight"), model["embedding.weight"])
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-42, 1e38])
+def test_a_global_scale_at_the_ends_of_its_range(capsys, tmp_path, scale):
+    np.save(tmp_path / "w.npy", np.full((32, 8), scale, np.float32))
+    argv = tmp_path / "w.npy", tmp_path / "q.safetensors", "--format", "nvfp4-pack-quantized"
+    code, data, _ = run(capsys, *argv)
+    assert code == 0
+    found = nm.dequantize(load_checkpoint(tmp_path / "q.safetensors")["weight"], np.float64)
+    expected = nm.quantize(np.load(tmp_path / "w.npy"), format="nvfp4")
+    np.testing.assert_allclose(found, nm.dequantize(expected, np.float64), rtol=2**-22)
+    lost = scale and abs(found[0, 0] / np.float64(np.float32(scale)) - 1)
+    assert data["layers"]["weight"]["relative_error"] == pytest.approx(lost, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--method", "mse"], ["--method mse"]),
+        (["--method", "gptq", "--calib", "x.npy"], ["--method gptq", "--calib"]),
+        (["--calib", "x.npy", "--damping", 0.5], ["--calib", "--damping"]),
+        (["--bits", 8], ["--bits 8"]),
+        (["--group-size", 128], ["--group-size 128"]),
+        (["--group-size", -1, "--asymmetric"], ["--group-size -1", "--asymmetric"]),
+    ],
+)
+def test_what_does_not_go_with_block_scaled_floats_is_named(capsys, files, name, options, named):
+    there = sorted(files.iterdir())
+    argv = files / "w.npy", files / "q.safetensors", "--format", name, *options
+    code, data, err = run(capsys, *argv)
+    assert code == 2 and f"--format {name}" in data["error"], data["error"]
+    said, _, rest = data["error"].partition(": leave out ")
+    form = find_stored(name)
+    assert rest == " and ".join(named) and str(BLOCK_FORMATS[form.numbers].block) in said
+    assert sorted(files.iterdir()) == there and "quantising" not in err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (
+            ["odd.npy", "q.safetensors", "--format", "mxfp4-pack-quantized"],
+            r"weight .48 x 8.: .*48 must be a multiple of 32",
+        ),
         (["w.npy", "q.safetensors", "--method", "gptq"], "--method gptq needs --calib"),
         (["w.npy", "q.safetensors", "--calib", "x.npy"], "--calib is for --method gptq"),
         (["w.npy", "q.safetensors", "--no-clip"], "--no-clip is for --method gptq"),

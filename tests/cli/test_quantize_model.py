@@ -121,11 +121,15 @@ def test_a_square_matrix_is_not_taken_for_another_than_its_neighbours(capsys, tm
         ("pack-quantized", "ignore"),
         ("gptq", "modules_to_not_convert"),
         ("awq", "modules_to_not_convert"),
+        ("nvfp4-pack-quantized", "ignore"),
+        ("mxfp4-pack-quantized", "ignore"),
+        ("modelopt-nvfp4", "ignore"),
     ],
 )
 def test_the_directory_is_complete(capsys, tmp_path, form, key):
     directory, _ = model(tmp_path, LLAMA)
-    options = ["--asymmetric"] if form == "awq" else []
+    options = [] if "fp4" in form else ["--group-size", "64"]
+    options += ["--asymmetric"] if form == "awq" else []
     code, _ = run_json(
         capsys,
         "quantize",
@@ -135,8 +139,6 @@ def test_the_directory_is_complete(capsys, tmp_path, form, key):
         "*.up.weight",
         "--tensor",
         "*.down.weight",
-        "--group-size",
-        "64",
         "--format",
         form,
         *options,

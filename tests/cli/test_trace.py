@@ -38,8 +38,14 @@ def saved(tmp_path_factory):
     return folder, out.getvalue()
 
 
-def test_a_walk_is_printed_and_written(saved):
-    folder, out = saved[0], " ".join(saved[1].split())  # lines break where the terminal ends
+def test_a_walk_is_written_and_printed(saved, capsys):
+    folder, out = saved
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["wrote", f"{folder / name},"] for name in ("walk.html", "run.npz", "run.json")
+    ]
+    code, out, _ = run(capsys, "trace", "--open", folder / "run.npz")
+    assert code == 0
+    out = " ".join(out.split())  # lines break where the terminal ends
     for words in (
         "ampere, step by step",
         "Launch configuration [launch]",

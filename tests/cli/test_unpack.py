@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
 from numba_marlin.cli.main import main
+from numba_marlin.profile.sources.words import Layer
 
 
 def run_json(capsys, *arguments):
@@ -43,42 +45,42 @@ def test_a_weight_of_a_checkpoint_is_found(capsys, checkpoint):
     assert found["words"][0]["value"] >> field["low"] & 15 == field["code"]
 
 
-def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
+def test_the_page_shows_words_on_the_terminal_or_as_html(capsys, tmp_path):
     target = tmp_path / "words.html"
-    assert (
-        main(
-            [
-                "unpack",
-                "--format",
-                "marlin",
-                "--word",
-                "0,37",
-                "--words",
-                "2",
-                "--html",
-                str(target),
-            ]
-        )
-        == 0
-    )
+    argv = ["unpack", "--format", "marlin", "--word", "0,37", "--words", "2"]
+    assert main(argv) == 0
     shown = capsys.readouterr().out
     assert "B[0, 37]" in shown and "B[0, 38]" in shown and "register of B" in shown
+    assert main([*argv, "--html", str(target)]) == 0
     assert "B[0, 37]" in target.read_text(encoding="utf-8")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split() == ["wrote", f"{target},", f"{target.stat().st_size:,}", "bytes"]
+
+
+def test_a_failed_check_is_printed_also_beside_a_file(capsys, tmp_path, monkeypatch):
+    def damaged(self, *place, found=Layer.word):
+        word = found(self, *place)
+        return replace(word, fields=tuple(replace(each, agrees=False) for each in word.fields))
+
+    monkeypatch.setattr(Layer, "word", damaged)
+    argv = ["unpack", "--format", "marlin", "--html", str(tmp_path / "words.html")]
+    assert main(argv) == 1
+    assert "B[0, 0]" in capsys.readouterr().out
 
 
 def test_names_that_the_terminal_or_utf8_has_no_characters_for(tmp_path):
     source, page = tmp_path / "\u00e9\udcff.safetensors", tmp_path / "page.html"
     nm.save_checkpoint(source, {"layer": nm.quantize(np.ones((128, 64), np.float32))})
-    done = subprocess.run(
-        [sys.executable, "-m", "numba_marlin", "unpack", str(source), "--html", str(page)],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
-    assert (
-        done.returncode == 0
-        and b"\\xe9\\udcff.safetensors: layer" in done.stdout
-        and done.stderr == b""
-    )
+    shown = []
+    for to_file in ([], ["--html", str(page)]):
+        done = subprocess.run(
+            [sys.executable, "-m", "numba_marlin", "unpack", str(source), *to_file],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
+        assert done.returncode == 0 and done.stderr == b""
+        shown.append(done.stdout)
+    assert b"\\xe9\\udcff.safetensors: layer" in shown[0]
     assert "\u00e9\\udcff.safetensors: layer" in page.read_text(encoding="utf-8")
 
 

@@ -115,7 +115,9 @@ def test_hostile_and_odd_files_are_exit_code_2_and_one_line(tmp_path, capsys, na
     path = tmp_path / name
     path.write_bytes(HOSTILE[name])
     out = tmp_path / "y.npy"
-    assert cli.main(["run", "--backend", "reference", "--input", str(path), "--out", str(out)]) == 2
+    assert (
+        cli.main(["run", "--backend", "reference", "--input", str(path), "--save", str(out)]) == 2
+    )
     captured = capsys.readouterr()
     errors = [line for line in captured.err.splitlines() if not line.endswith(" ...")]
     assert len(errors) == 1 and errors[0].startswith("numba-marlin run: error: ")

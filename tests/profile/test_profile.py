@@ -260,6 +260,12 @@ def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
         and found["findings"]
     )
     assert len(page.read_bytes()) < 1_000_000
+    again = tmp_path / "again.html", tmp_path / "again.json"
+    options = "--html", str(again[0]), "--save", str(again[1])
+    assert main(["profile", "--open", str(kept), *options]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["wrote", f"{path},", f"{path.stat().st_size:,}", "bytes"] for path in again
+    ]
     altered = json.loads(kept.read_text())
     altered["time"]["us"] *= 2
     other = tmp_path / "other.json"
