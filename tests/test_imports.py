@@ -52,7 +52,7 @@ ALLOWED = {
     "reference": {"formats", "quantizers"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops", "wording"},
-    "views": set(),
+    "views": {"wording"},
     "wording": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python

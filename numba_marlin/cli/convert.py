@@ -147,7 +147,7 @@ def progress_bar(what: str):
         TransferSpeedColumn,
     )
 
-    from numba_marlin.cli.report import printable
+    from numba_marlin.wording import printable
 
     columns = (
         TextColumn(what),
