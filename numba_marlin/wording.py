@@ -1,5 +1,5 @@
-"""How values are said: sizes, text that is safe to print, the names nearest to a wrong one, tables in a notebook. Imports
-nothing of the package."""
+"""How values are said: sizes, text that is safe to print, the names nearest to a wrong one, tables
+in a notebook. Imports nothing of the package."""
 
 from __future__ import annotations
 

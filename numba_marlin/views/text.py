@@ -103,7 +103,7 @@ def _printable(value):
         return printable(value)
     if isinstance(value, tuple):
         return tuple(_printable(each) for each in value)
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value)}
         )
