@@ -1,5 +1,5 @@
-"""Where compiled kernels are kept: NUMBA_MARLIN_CACHE, else the platform's cache directory, else, if
-that cannot be used, a private directory among the temporary files.
+"""Where compiled kernels are kept: NUMBA_MARLIN_CACHE, else the platform's cache directory, else,
+if that cannot be used, a private directory among the temporary files.
 
 What is loaded from there runs on the GPU. So a directory is used only if nobody else can have
 written to it, or put it there: it belongs to this user, no group and no others may write to it, no
