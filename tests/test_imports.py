@@ -54,7 +54,7 @@ ALLOWED = {
     "checkpoints": {"errors", "formats", "hostloops", "wording"},
     "views": {"wording"},
     "wording": set(),
-    "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
+    "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
         "compiler",
