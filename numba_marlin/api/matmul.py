@@ -72,7 +72,7 @@ def _check_out(
         raise ValueError("out is read-only, must be writable")
     if arrays.overlaps_itself(view):
         raise ValueError(
-            f"out (strides {view.strides}) overlaps itself: each element must have memory of its own"
+            f"out (strides {view.strides}) overlaps itself: every element needs memory of its own"
         )
     if not view.on_host and (not view.contiguous or view.address % 16):
         raise ValueError(
