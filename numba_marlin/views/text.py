@@ -72,8 +72,10 @@ def render(
     steps: int | None = None,
 ) -> str:
     """The whole page; lines end where they end, without trailing blanks. ``steps``: at most this
-    many steps of a section at most (and a word about the others), None for all."""
+    many steps of a section at most (and a word about the others), None for all. TypeError if a part
+    of it that must be text is none."""
     from rich.console import Console
+    from rich.errors import ConsoleError
 
     page = _printable(page)
     out = Terminal(width, colour, unicode, palette(page))
@@ -89,11 +91,14 @@ def render(
         markup=False,
         _environ={},
     )
-    console.print(page.title, style="bold")
-    if page.subtitle:
-        console.print(page.subtitle, style="dim")
-    for section in page.sections:
-        _section(section, console, out, len(section.steps) if steps is None else steps)
+    try:
+        console.print(page.title, style="bold")
+        if page.subtitle:
+            console.print(page.subtitle, style="dim")
+        for section in page.sections:
+            _section(section, console, out, len(section.steps) if steps is None else steps)
+    except ConsoleError as error:
+        raise TypeError(f"a part of the page is no text: {error}") from error
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
 
 

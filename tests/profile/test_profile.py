@@ -279,6 +279,16 @@ def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
         assert f"{other} is damaged, or was altered" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["state missing", "lanes unit", "ceilings source"])
+def test_a_list_where_a_saved_profile_has_text_is_damage(place, tmp_path, capsys):
+    spoilt, path = data(), tmp_path / "run.json"
+    group, field = place.split()
+    spoilt[group][field] = []
+    path.write_text(json.dumps(spoilt))
+    assert main(["profile", "--open", str(path)]) == 2
+    assert f"{path} is damaged, or was altered" in capsys.readouterr().err
+
+
 def strings_of(value, path=()):
     """Where the strings of nested dicts and lists are."""
     if isinstance(value, str):
@@ -293,8 +303,7 @@ def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys):
     places = list(strings_of(data()))
     assert len(places) > 50
     shown_ = 0
-    # every string alone, as one that means nothing may stop the others from being shown; of the
-    # rows of a list, which are alike, the first
+    # each alone, as one may stop the others from being shown; of the rows of a list, the first
     for place in [each for each in places if not any(key in range(1, 10**6) for key in each)]:
         spoilt = data()
         *way, last = place
