@@ -8,7 +8,15 @@ Names are loaded on first use: importing the package imports neither NumPy nor N
 touches CUDA.
 """
 
+from os import path as _path
+
 __version__ = "0.1.0"
+
+if not _path.isfile(__file__):
+    raise ImportError(
+        f"numba_marlin cannot be imported from within an archive ({_path.dirname(__file__)}): it"
+        " reads its own sources and data as files; unpack it, or install it with pip"
+    )
 
 # public name -> module that defines it
 _EXPORTS = {

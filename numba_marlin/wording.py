@@ -1,5 +1,5 @@
-"""How values are said: sizes, the names nearest to a wrong one, tables in a notebook. Imports
-nothing of the package."""
+"""How values are said: sizes, text that is safe to print, the names nearest to a wrong one, tables
+in a notebook. Imports nothing of the package."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def byte_count(nbytes: int) -> str:
         if size < 1000 or unit == "GiB":
             break
     return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
+def printable(text: str) -> str:
+    """Text of a file that is safe to print: control characters, other than tabs and line ends,
+    become their escapes."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
+        )
+    )
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -53,9 +53,9 @@ ALLOWED = {
     "reference": {"formats", "quantizers"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops", "wording"},
-    "views": set(),
+    "views": {"wording"},
     "wording": set(),
-    "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
+    "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
         "compiler",

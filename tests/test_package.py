@@ -2,8 +2,11 @@
 commands are what CI runs."""
 
 import configparser
+import os
 import re
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import numba_marlin
@@ -89,6 +92,23 @@ def test_a_source_distribution_has_what_tests_and_checks_read():
         "docs",
     }
     assert needed <= set(named)
+
+
+def test_an_import_from_an_archive_says_at_once_what_to_do(tmp_path):
+    archive = tmp_path / "package.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in (ROOT / "numba_marlin").rglob("*.py"):
+            file.write(path, path.relative_to(ROOT))
+    done = subprocess.run(
+        [sys.executable, "-c", "import numba_marlin"],
+        env={**os.environ, "PYTHONPATH": str(archive)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.splitlines()[-1:]
+    assert done.returncode == 1 and last[0].startswith("ImportError: ")
+    assert str(archive) in last[0] and "unpack it" in last[0]
 
 
 def test_public_names_resolve():

@@ -119,7 +119,7 @@ def block_scaled_matmul(
     gated = activation == "gated_silu"
     extra = _epilogue_arrays(views["a"], m, n, out_format, c, beta, bias, gated)
     scaling = _scaling(a, b, alpha, beta, out_global_scale)
-    check_launch(compiler, workspace)
+    check_launch(compiler, workspace, stream)
     problem = BlockProblem(
         *(m, n, k, a.format, out_format),
         source="c" in extra,

@@ -6,7 +6,7 @@ import sys
 
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution.arrays import ArrayView
+from numba_marlin.execution.arrays import LEGACY_STREAM, ArrayView, stream_handle
 from numba_marlin.execution.scratch import Workspace
 
 
@@ -15,9 +15,11 @@ def check_choice(name: str, value: object, allowed: tuple) -> None:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, allowed))}")
 
 
-def check_launch(compiler: object, workspace: object) -> None:
-    """TypeError or ValueError for a compiler or a workspace that no launch accepts."""
+def check_launch(compiler: object, workspace: object, stream: object) -> None:
+    """TypeError or ValueError for a compiler, a workspace or a stream that no launch accepts, also
+    where none is needed."""
     check_choice("compiler", compiler, COMPILERS)
+    stream_handle(stream, LEGACY_STREAM)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(
             f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace"

@@ -70,6 +70,10 @@ def _check_out(
     view = _check_beside("out", out, x, shape, "(m, n)")
     if view.readonly:
         raise ValueError("out is read-only, must be writable")
+    if arrays.overlaps_itself(view):
+        raise ValueError(
+            f"out (strides {view.strides}) overlaps itself: every element needs memory of its own"
+        )
     if not view.on_host and (not view.contiguous or view.address % 16):
         raise ValueError(
             f"out (strides {view.strides}) on a device must be C-contiguous and 16-byte aligned"
@@ -141,7 +145,7 @@ def matmul(
             return result
     refuse_torch_compile()
     check_packed(p)
-    check_launch(compiler, workspace)
+    check_launch(compiler, workspace, stream)
     x_view = _check_x(x, p)
     if p.permutation is not None:
         return matmul(

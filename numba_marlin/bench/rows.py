@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 # those of problems.WeightProblem, and of problems.BlockProblem
@@ -76,11 +77,72 @@ def check(row: object, where: str) -> dict:
         raise ValueError(
             f"{where}: a row must have {', '.join(REQUIRED)}; {', '.join(missing)} is missing"
         )
-    if not isinstance(row.get("clocks") or {}, dict):
-        raise ValueError(f"{where}: clocks={row['clocks']!r} must be an object")
-    if not isinstance(row["us"], (int, float)) or not 0 < row["us"] < float("inf"):
-        raise ValueError(f"{where}: us={row['us']!r} must be positive and finite")
+    for name, rule, holds in _RULES:
+        if name in row and not holds(row[name]):
+            raise ValueError(f"{where}: {name}={_short(row[name])} must be {rule}")
     return row
+
+
+def _positive(value: object) -> bool:
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 < value <= sys.float_info.max
+    )
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _interval(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(map(_positive, value))
+        and value[0] <= value[1]
+    )
+
+
+def _scalar(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float))
+
+
+def _clocks(value: object) -> bool:
+    return not value or isinstance(value, dict)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+_SHOWN = 60  # characters of a wrong value
+_COUNTS = ("m", "n", "k", "group_size")
+# (field, what it must be in words, whether it is): of fields that a row may have
+_RULES = (
+    ("kernel", "a string", lambda value: isinstance(value, str)),
+    *((name, "a whole number", _count) for name in _COUNTS),
+    *(
+        (name, "a string, a number or null", _scalar)
+        for name in (*PROBLEM_FIELDS, "compiler", "device", "driver", "sources")
+        if name not in _COUNTS
+    ),
+    *((name, "positive and finite", _positive) for name in ("us", "us_min", "us_max")),
+    *(
+        (name, "positive and finite, or null", lambda value: value is None or _positive(value))
+        for name in ("cublas_us", "speedup")
+    ),
+    *(
+        (
+            name,
+            "two positive numbers, the lower first, or null",
+            lambda value: value is None or _interval(value),
+        )
+        for name in ("us_spread", "cublas_us_spread", "speedup_spread")
+    ),
+    ("clocks", "an object", _clocks),
+)
 
 
 def read(path: str | os.PathLike) -> list[dict]:

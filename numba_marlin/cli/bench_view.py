@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from numba_marlin.cli.report import columns, printable
+from numba_marlin.cli.report import columns
+from numba_marlin.wording import printable
 
 
 def print_table(

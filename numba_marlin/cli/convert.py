@@ -68,6 +68,8 @@ def execute(args, report) -> bool:
     find_stored(args.to)
     if not args.shard_bytes >= 1:
         raise ValueError(f"--shard-bytes {args.shard_bytes:g} must be at least 1")
+    # Before the work: what cannot be read must not be an error beside a finished target.
+    before = load_checkpoint(args.source, args.source_format)
     start = time.perf_counter()
     with progress_bar("converting") as progress:
         target = convert(
@@ -80,7 +82,7 @@ def execute(args, report) -> bool:
             progress=progress,
         )
     seconds = time.perf_counter() - start
-    before, after = (load_checkpoint(path) for path in (args.source, target))
+    after = load_checkpoint(target, args.to)
     nbytes = [sum(file.size for file in each.source.files.values()) for each in (before, after)]
     formats = [
         sorted({layer.form.name for layer in each.layers.values()}) for each in (before, after)
@@ -140,7 +142,7 @@ def progress_bar(what: str):
         TransferSpeedColumn,
     )
 
-    from numba_marlin.cli.report import printable
+    from numba_marlin.wording import printable
 
     columns = (
         TextColumn(what),

@@ -168,12 +168,14 @@ def _witness() -> dict:
 
 
 def _cache() -> dict:
-    from numba_marlin.compiler.cache import cache_directory
+    from numba_marlin.compiler.cache_directory import cache_directory
 
     directory = cache_directory()
     if directory is None:
         return row(
-            "kernel cache", False, "no writable directory: kernels are compiled in every process"
+            "kernel cache",
+            False,
+            "no writable directory of one's own: kernels are compiled in every process",
         )
     sizes = [path.stat().st_size for path in directory.glob("*.kernel")]
     return row(

@@ -12,9 +12,9 @@ import os
 import sys
 
 from numba_marlin import __version__
-from numba_marlin.cli.report import Report, check_output, printable, to_json, write_atomically
+from numba_marlin.cli.report import Report, check_output, to_json, write_atomically
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.wording import did_you_mean
+from numba_marlin.wording import did_you_mean, printable
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 + SIGINT and SIGPIPE, as a shell has it

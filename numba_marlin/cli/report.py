@@ -18,6 +18,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from numba_marlin.wording import printable
+
 SCHEMA_VERSION = 1
 LABEL_WIDTH = 10
 # columns: text is never set narrower or wider; where no terminal says how wide it is
@@ -93,18 +95,6 @@ def wrapped(text: str, width: int) -> list[str]:
             line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
         ) or [""]
     return result
-
-
-def printable(text: str) -> str:
-    """Text of a file that is safe to print: control characters, other than tabs and line ends,
-    become their escapes."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
-        )
-    )
 
 
 def styled(text: str, style: str) -> str:

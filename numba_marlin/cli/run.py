@@ -339,7 +339,7 @@ def _compile(report, plan, compiler: str) -> None:
 
 def _is_cached(compiled, started: float) -> bool:
     """Whether the kernel was in the disk cache before ``started``."""
-    from numba_marlin.compiler.cache import cache_directory
+    from numba_marlin.compiler.cache_directory import cache_directory
 
     directory = cache_directory()
     entry = None if directory is None else directory / f"{compiled.key}.kernel"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 
 from numba_marlin.compiler import cache as disk
 from numba_marlin.compiler.compiled import CompiledKernel
+from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.language.definition import KernelDefinition
 
@@ -20,6 +22,8 @@ _DISTRIBUTIONS = {
     "numba-cuda-mlir": ("numba-cuda-mlir", "numba"),
 }
 """Name of a compiler -> the distributions whose versions determine its output."""
+
+_SIMULATOR = "NUMBA_ENABLE_CUDASIM"
 
 COMPILERS = tuple(_DISTRIBUTIONS)
 """Names of the compilers, the default first."""
@@ -63,7 +67,8 @@ def build(
 
     Raises TypeError for a configuration of another kernel; ValueError for an unknown target or
     compiler, a target below the kernel's min_arch, or a compiler without ``line_info``;
-    MissingCompiler if the compiler is not installed; AssemblyError if assemblers reject the PTX.
+    MissingCompiler if the compiler is not installed, or if NUMBA_ENABLE_CUDASIM hides it;
+    AssemblyError if assemblers reject the PTX.
     """
     kernel.check_config(config)
     _check_compiler(compiler)
@@ -97,6 +102,11 @@ def _compile(kernel, config, target, the_backend, key, versions, **line_info):
     from numba_marlin.compiler.assemble import assemble
     from numba_marlin.compiler.module_text import cluster_of, files_of_package, pass_by_value, tidy
 
+    if os.environ.get(_SIMULATOR, "0") not in ("", "0"):
+        raise MissingCompiler(
+            f"{_SIMULATOR}={os.environ[_SIMULATOR]} replaces Numba's compiler by a simulator, which"
+            " knows no PTX: unset it. Without a GPU these kernels run on the PTX machine"
+        )
     threads = kernel.threads(config)
     body = kernel.make(the_backend.language(**line_info), config)
     entry = f"marlin_{kernel.name}"

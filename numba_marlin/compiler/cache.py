@@ -8,8 +8,7 @@ entry is written to a temporary file and renamed, so that any number of processe
 directory. A damaged entry fails its checksum and counts as absent. An experiment whose kernel
 imports helpers from other files of its own should build with cache=False while these change.
 
-The directory is NUMBA_MARLIN_CACHE, else the platform's cache directory, else, if that is not
-writable, a private directory among the temporary files.
+``cache_directory`` says where the directory is, and whose it must be.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from numba_marlin.compiler.cache_directory import cache_directory, read_own
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
 from numba_marlin.compiler.tools import find_tools
 from numba_marlin.isa.directory import ptx_directory
@@ -35,54 +35,6 @@ _TOOLKIT = (
     "numpy",
 )
 _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
-
-
-def cache_directory() -> Path | None:
-    """Return an existing, writable directory. Returns None if there is none; kernels are then
-    compiled in every process."""
-    for candidate, private in _candidates():
-        try:
-            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # another user's directory under a guessable name could hold foreign machine code
-            if private and hasattr(os, "getuid") and candidate.stat().st_uid != os.getuid():
-                continue
-        except OSError:
-            continue
-        if os.access(candidate, os.W_OK | os.X_OK):
-            return candidate
-    return None
-
-
-def _candidates():
-    if os.environ.get("NUMBA_MARLIN_CACHE"):
-        yield Path(os.environ["NUMBA_MARLIN_CACHE"]).expanduser(), False
-    elif os.name == "nt":
-        yield (
-            Path(os.environ.get("LOCALAPPDATA") or _for_temporary_files(), "numba_marlin", "cache"),
-            False,
-        )
-    elif os.environ.get("XDG_CACHE_HOME"):
-        yield Path(os.environ["XDG_CACHE_HOME"], "numba_marlin"), False
-    else:
-        home = Path(os.path.expanduser("~"))
-        yield (
-            (
-                home.joinpath("Library", "Caches", "numba_marlin")
-                if sys.platform == "darwin"
-                else home.joinpath(".cache", "numba_marlin")
-            ),
-            False,
-        )
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    yield Path(_for_temporary_files(), f"numba_marlin_{user}"), True
-
-
-def _for_temporary_files():
-    # imported here and in ``store``: loading a cached kernel does not need it, and it is slow to
-    # import
-    import tempfile
-
-    return tempfile.gettempdir()
 
 
 def cache_key(
@@ -114,12 +66,13 @@ def cache_key(
 
 
 def load(key: str, config) -> CompiledKernel | None:
-    """Return the entry; None if it is absent, damaged or does not match its name."""
+    """Return the entry; None if it is absent, damaged, somebody else's, or does not match its
+    name."""
     directory = cache_directory()
     if directory is None:
         return None
     try:
-        compiled = from_bytes((directory / f"{key}.kernel").read_bytes(), config)
+        compiled = from_bytes(read_own(directory / f"{key}.kernel"), config)
     except (OSError, ValueError):
         return None
     return compiled if compiled.key == key else None
@@ -130,7 +83,7 @@ def store(compiled: CompiledKernel) -> None:
     directory = cache_directory()
     if directory is None:
         return
-    import tempfile
+    import tempfile  # slow to import, and not needed to load a kernel
 
     temporary = None
     try:

@@ -8,7 +8,7 @@ names the argument and the conversion.
 ``contiguous(view, alignment)`` copies if strides or address require it; ``rows`` copies only if a
 kernel that takes the stride of rows could not read them. ValueError for a kind that cannot copy on
 the device. ``empty_like(view, shape)`` allocates the same kind and type on the same device.
-``overlap(a, b)``: whether they share memory.
+``overlap(a, b)``: whether they share memory; ``overlaps_itself(view)``: whether its elements do.
 
 bfloat16: a torch tensor's dtype is the name; on the host its elements are those of ml_dtypes
 (``formats.floats``), imported when asked for.
@@ -41,8 +41,7 @@ _SHARED_DTYPES = {
     "complex64",
     "complex128",
 }
-# the interface writes 1 for the legacy default stream
-_STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}
+_STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1: the legacy default stream
 
 
 @functools.lru_cache(maxsize=64)
@@ -328,6 +327,16 @@ def overlap(a: ArrayView, b: ArrayView) -> bool:
     return True
 
 
+def overlaps_itself(array: ArrayView) -> bool:
+    """Whether elements may share memory: whether a stride ends within what smaller ones span."""
+    reach = array.itemsize
+    for stride, size in sorted((abs(s), size) for s, size in zip(array.strides, array.shape)):
+        if size > 1 and stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
 def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
     """The elements as a NumPy array: the same memory on the host, a copy (of all work on its
     stream) from a device.
@@ -378,6 +387,8 @@ def stream_handle(stream: object, default: int) -> int:
     if stream is None:
         return default
     if isinstance(stream, int) and not isinstance(stream, bool):
+        if stream < 0:
+            raise ValueError(f"stream={stream} must not be negative: it is a raw handle")
         return stream
     for attribute in ("cuda_stream", "ptr", "handle"):
         handle = getattr(stream, attribute, None)

@@ -21,7 +21,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from numba_marlin.compiler.cache import cache_directory, package_digest
+from numba_marlin.compiler.cache import package_digest
+from numba_marlin.compiler.cache_directory import cache_directory
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels import registry
 

@@ -1,5 +1,5 @@
-"""Packing and unpacking of the Marlin layout with ``numba.njit(parallel=True)``; bytes equal to
-``formats.marlin``.
+"""Packing and unpacking of the Marlin layout by compiled loops on all cores (``threads``); bytes
+equal to ``formats.marlin``.
 
 In a block of 16 (k) x 64 (n), with g = lane // 4 and t = lane % 4, ``formats.marlin_order`` derives
 that
@@ -16,16 +16,14 @@ row[2t+9] << 16 + a`` (a = 4 or 8), contiguous in n, which LLVM vectorises, and 
 quads[n+8] << 8`` or ``word = quads[n]``, which only moves words to their places. The intermediate
 values stay in the L1 cache: threads process pieces of 16 rows by at most 512 columns.
 
-A loop is compiled when it is first called, which takes 2 to 3 s, and cached on disk if Numba can
+A loop is compiled when it is first called, which takes 1 to 2 s, and cached on disk if Numba can
 find a writable place (next to the source, the user's cache directory, or NUMBA_CACHE_DIR), else
-compiled once in each process. A lock lets one thread at a time into a loop: Numba's fallback
-threading layer aborts the process when two enter.
+compiled once in each process.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 
 import numba
 import numpy as np
@@ -40,18 +38,18 @@ from numba_marlin.formats.marlin import (
     packed_columns,
 )
 from numba_marlin.formats.types import check_bits
+from numba_marlin.hostloops import threads
 
 _PIECE = 8 * BLOCK_N
-_ONE_AT_A_TIME = threading.Lock()
 _NO_GROUPS = -1
 _FILL = {4: 0x00880088, 8: 0x80808080}  # four codes that decode to zero, in the form of ``quads``
 
 
-def _pack_4_loop(codes, words, fill):
+def _pack_4_loop(codes, words, fill, start, stop):
     n = codes.shape[1]
     columns = words.shape[1] // 2
     pieces = (columns + _PIECE - 1) // _PIECE
-    for piece in numba.prange(words.shape[0] * pieces):
+    for piece in range(start, stop):
         block_row = piece // pieces
         first = piece % pieces * _PIECE
         width, real = min(_PIECE, columns - first), min(_PIECE, n - first)
@@ -82,11 +80,11 @@ def _pack_4_loop(codes, words, fill):
                         )
 
 
-def _unpack_4_loop(words, codes):
+def _unpack_4_loop(words, codes, start, stop):
     n = codes.shape[1]
     columns = words.shape[1] // 2
     pieces = (columns + _PIECE - 1) // _PIECE
-    for piece in numba.prange(words.shape[0] * pieces):
+    for piece in range(start, stop):
         block_row = piece // pieces
         first = piece % pieces * _PIECE
         width, real = min(_PIECE, columns - first), min(_PIECE, n - first)
@@ -118,11 +116,11 @@ def _unpack_4_loop(words, codes):
                 row_9[column] = quads[column] >> np.uint32(20)
 
 
-def _pack_8_loop(codes, words, fill):
+def _pack_8_loop(codes, words, fill, start, stop):
     n = codes.shape[1]
     columns = words.shape[1] // 4
     pieces = (columns + _PIECE - 1) // _PIECE
-    for piece in numba.prange(words.shape[0] * pieces):
+    for piece in range(start, stop):
         block_row = piece // pieces
         first = piece % pieces * _PIECE
         width, real = min(_PIECE, columns - first), min(_PIECE, n - first)
@@ -150,11 +148,11 @@ def _pack_8_loop(codes, words, fill):
                         words[block_row, word + tile] = quads[BLOCK_N * block + 8 * tile + g]
 
 
-def _unpack_8_loop(words, codes):
+def _unpack_8_loop(words, codes, start, stop):
     n = codes.shape[1]
     columns = words.shape[1] // 4
     pieces = (columns + _PIECE - 1) // _PIECE
-    for piece in numba.prange(words.shape[0] * pieces):
+    for piece in range(start, stop):
         block_row = piece // pieces
         first = piece % pieces * _PIECE
         width, real = min(_PIECE, columns - first), min(_PIECE, n - first)
@@ -191,18 +189,13 @@ _PACK_LOOPS, _UNPACK_LOOPS = (
 
 @functools.cache
 def _compiled(loop):
-    """Compile ``loop``, with the disk cache if there is a place for one."""
     packs = loop in _PACK_LOOPS.values()
     source, target = (numba.uint8, numba.uint32) if packs else (numba.uint32, numba.uint8)
     # A source declared read-only may also be writable, so nothing is compiled twice.
     arrays = numba.types.Array(source, 2, "C", readonly=True), numba.types.Array(target, 2, "C")
-    signature = numba.void(*arrays, numba.uint32) if packs else numba.void(*arrays)
-    try:
-        return numba.njit(signature, parallel=True, cache=True)(loop)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        return numba.njit(signature, parallel=True)(loop)
+    fill = (numba.uint32,) if packs else ()
+    signature = numba.void(*arrays, *fill, numba.int64, numba.int64)
+    return threads.compiled(loop, signature)
 
 
 def _checked(name: str, value: np.ndarray, dtype: type) -> np.ndarray:
@@ -221,8 +214,9 @@ def pack_marlin_codes(codes: np.ndarray, bits: int = 4) -> np.ndarray:
     k, n = codes.shape
     check_problem(k, n, _NO_GROUPS)
     words = np.empty((k // BLOCK_K, packed_columns(n) * bits // 2), dtype=np.uint32)
-    with _ONE_AT_A_TIME:
-        _compiled(_PACK_LOOPS[bits])(codes, words, np.uint32(_FILL[bits]))
+    pieces = -(-packed_columns(n) // _PIECE) * words.shape[0]
+    loop, fill = _compiled(_PACK_LOOPS[bits]), np.uint32(_FILL[bits])
+    threads.spread(functools.partial(loop, codes, words, fill), pieces, codes.size)
     return words.view(np.int32)
 
 
@@ -243,8 +237,9 @@ def unpack_marlin_codes(qweight: np.ndarray, bits: int = 4, n: int | None = None
             f"n={n} must be {columns} or up to {BLOCK_N - 1} less: qweight.shape={qweight.shape}"
         )
     codes = np.empty((k, n), dtype=np.uint8)
-    with _ONE_AT_A_TIME:
-        _compiled(_UNPACK_LOOPS[bits])(qweight.view(np.uint32), codes)
+    pieces = -(-columns // _PIECE) * qweight.shape[0]
+    loop, words = _compiled(_UNPACK_LOOPS[bits]), qweight.view(np.uint32)
+    threads.spread(functools.partial(loop, words, codes), pieces, codes.size)
     return codes
 
 

@@ -20,14 +20,13 @@ second, only once if Numba finds a place for its cache.
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
 
 from numba_marlin.formats.streams import MarlinCodes, Stream, periods
+from numba_marlin.hostloops import threads
 from numba_marlin.hostloops.marlin import pack_marlin_codes, unpack_marlin_codes
 
 _TILE_COLUMNS = 256
@@ -201,40 +200,12 @@ def _compiled(loop):
     codes = numba.types.Array(numba.uint8, 2, "C", readonly=not unpacks)
     table = numba.types.Array(numba.int64, 2, "C", readonly=True)
     signature = numba.void(words, codes, table, *[numba.int64] * 4)
-    try:
-        return numba.njit(signature, nogil=True, cache=True)(loop)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        return numba.njit(signature, nogil=True)(loop)
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_threads(), thread_name_prefix="numba-marlin-streams")
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)
+    return threads.compiled(loop, signature)
 
 
 def _spread(loop, words, codes, table, codes_in_period, words_in_period, parts: int) -> None:
-    """Run ``loop`` over 0..parts, divided among threads; a small job stays on the calling
-    thread."""
-    compiled = _compiled(loop)
-    pieces = min(parts, 4 * _threads()) if codes.size >= 1 << 18 else 1
-    cuts = [parts * each // pieces for each in range(pieces + 1)]
-    jobs = [
-        (words, codes, table, codes_in_period, words_in_period, low, high)
-        for low, high in zip(cuts, cuts[1:])
-    ]
-    if pieces == 1:
-        compiled(*jobs[0])
-    else:
-        list(_pool().map(lambda job: compiled(*job), jobs))
+    given = (words, codes, table, codes_in_period, words_in_period)
+    threads.spread(functools.partial(_compiled(loop), *given), parts, codes.size)
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """A page as text for a terminal, with rich: any width from 50 columns, with or without colour, with
 or without line-drawing characters.
 
-Letters or patterns repeat what colours show: spans of a timeline are drawn with a letter per
-kind, chosen cells stand in brackets.
+Control characters become their escapes: what a page says may come from anybody's file, and a
+terminal obeys what it is sent. Letters or patterns repeat what colours show: spans of a timeline
+are drawn with a letter per kind, chosen cells stand in brackets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 
 from numba_marlin.views.page import (
     Bars,
@@ -28,6 +30,7 @@ from numba_marlin.views.page import (
 from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
+from numba_marlin.wording import printable
 
 STYLES = (
     "blue",
@@ -69,9 +72,12 @@ def render(
     steps: int | None = None,
 ) -> str:
     """The whole page; lines end where they end, without trailing blanks. ``steps``: at most this
-    many steps of a section at most (and a word about the others), None for all."""
+    many steps of a section at most (and a word about the others), None for all. TypeError if a part
+    of it that must be text is none."""
     from rich.console import Console
+    from rich.errors import ConsoleError
 
+    page = _printable(page)
     out = Terminal(width, colour, unicode, palette(page))
     written = io.StringIO()
     console = Console(
@@ -85,12 +91,28 @@ def render(
         markup=False,
         _environ={},
     )
-    console.print(page.title, style="bold")
-    if page.subtitle:
-        console.print(page.subtitle, style="dim")
-    for section in page.sections:
-        _section(section, console, out, len(section.steps) if steps is None else steps)
+    try:
+        console.print(page.title, style="bold")
+        if page.subtitle:
+            console.print(page.subtitle, style="dim")
+        for section in page.sections:
+            _section(section, console, out, len(section.steps) if steps is None else steps)
+    except ConsoleError as error:
+        raise TypeError(f"a part of the page is no text: {error}") from error
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
+
+
+def _printable(value):
+    """A page, or a piece of one, with every string in it printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(_printable(each) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value)}
+        )
+    return value
 
 
 def _section(section: Section, console, out: Terminal, steps: int) -> None:

@@ -75,6 +75,11 @@ def test_a_wrong_x_is_refused_and_out_is_untouched(packed, bad, error, message):
         (lambda x: x[:, :N], ValueError, "out overlaps x"),
         (lambda x: x[::-1, N:], ValueError, "out overlaps x"),
         (lambda x: [[0.0] * N] * 4, TypeError, "out is a list"),
+        (lambda x: strided((0, 2)), ValueError, r"out .strides \(0, 2\). overlaps itself"),
+        (lambda x: strided((2 * N, 0)), ValueError, "out .* overlaps itself"),
+        (lambda x: strided((2 * N - 2, 2)), ValueError, "out .* overlaps itself"),
+        (lambda x: strided((2 * N, 1)), ValueError, "out .* overlaps itself"),
+        (lambda x: strided((2, 6)), ValueError, "out .* overlaps itself"),
     ],
 )
 def test_a_wrong_out_is_refused_and_x_is_untouched(packed, x, make, error, message):
@@ -82,6 +87,41 @@ def test_a_wrong_out_is_refused_and_x_is_untouched(packed, x, make, error, messa
     with pytest.raises(error, match=message):
         nm.matmul(x, packed, "reference", out=make(x))
     assert (x == before).all()
+
+
+def strided(strides):
+    """An array [4, N] of float16 with these strides, in bytes."""
+    return np.lib.stride_tricks.as_strided(np.zeros(8 * N, np.float16), (4, N), strides)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        strided((2 * N, 2)),
+        strided((2 * N + 6, 2)),
+        strided((2, 8)),  # transposed
+        np.zeros((8, N), np.float16)[::-2],
+        np.zeros((4, 3 * N), np.float16)[:, ::-3],
+    ],
+)
+def test_an_out_of_any_strides_that_keep_its_elements_apart_is_written(packed, x, out):
+    nm.matmul(x, packed, "reference", out=out)
+    assert np.array_equal(out, nm.matmul(x, packed, "reference"))
+
+
+@pytest.mark.parametrize("backend", ["reference", "emulator"])
+@pytest.mark.parametrize(
+    "stream, error, message",
+    [
+        ("x", TypeError, "stream is a str, must be"),
+        (1.5, TypeError, "stream is a float, must be"),
+        (True, TypeError, "stream is a bool, must be"),
+        (-1, ValueError, "stream=-1 must not be negative"),
+    ],
+)
+def test_what_is_no_stream_is_refused_off_the_gpu_too(packed, x, stream, backend, error, message):
+    with pytest.raises(error, match=message):
+        nm.matmul(x, packed, backend, stream=stream)
 
 
 @pytest.mark.parametrize(

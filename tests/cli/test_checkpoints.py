@@ -63,6 +63,22 @@ def test_convert_writes_the_other_format(capsys, tmp_path, source):
     )
 
 
+def test_layers_of_other_formats_do_not_stop_a_conversion_that_is_told_where_to_look(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    stray = {"half.of.a.layer.qzeros": np.zeros((4, 8), np.int32)}  # of another format's
+    source = nm.save_checkpoint(tmp_path / "source", small_model(2), "gptq", others=stray)
+    command = ("convert", source, tmp_path / "out", "--to", "awq")
+    code, data = run(capsys, *command)
+    assert code == 2 and "half.of.a.layer.qzeros" in data["error"]
+    assert not (tmp_path / "out").exists()
+    code, data = run(capsys, *command, "--from", "gptq")
+    assert code == 0 and (tmp_path / "out").is_dir()
+    assert (data["source"]["layers"], data["target"]["layers"]) == (2, 2)
+    assert data["source"]["other_tensors"] == 1
+
+
 def test_inspect_says_what_there_is(capsys, source):
     code, data = run(capsys, "inspect", source, "--data")
     assert (

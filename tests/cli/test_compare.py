@@ -95,6 +95,42 @@ def test_files_that_hold_no_rows_are_refused(capsys, files, tmp_path):
     assert code == 2 and f"{empty} holds no measurement" in err
 
 
+HOSTILE = (0, 0.0, -1, True, 10**400, 1e-320, 1e308, "", "1", [], [0, 0], [0, 1], [1, 2, 3], ["a"])
+
+
+# where the most goes wrong; the other fields, and speed-ups, are thorough cases
+TELLING = {("us", "us_spread"), ("us", "m"), ("us", "clocks"), ("speedup", "speedup_spread")}
+
+
+@pytest.mark.parametrize(
+    "by, field",
+    [
+        pytest.param(by, field, marks=[] if (by, field) in TELLING else [pytest.mark.thorough])
+        for by in ("us", "speedup")
+        for field in sorted(row())
+    ],
+)
+def test_a_row_of_any_contents_is_compared_or_refused_by_its_place(capsys, tmp_path, by, field):
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text(json.dumps(row()) + "\n")
+    for value in (*HOSTILE, None, {}, {"a": 1}, float("nan"), float("inf"), [None, None], [2, 1]):
+        bad.write_text(json.dumps(row(m=1)) + "\n" + json.dumps({**row(), field: value}) + "\n")
+        for files in ((good, bad), (bad, bad)):
+            code, out, err = run(capsys, *files, "--by", by)
+            assert code in (0, 1, 2) and len(err.splitlines()) == (code == 2)
+            if code == 2 and "no cell in common" not in err and "has none" not in err:
+                assert f"{bad}, line 2: {field}=" in err, (field, value)
+
+
+@pytest.mark.parametrize("by", ["us", "speedup"])
+def test_spreads_of_zero_are_refused(capsys, files, tmp_path, by):
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({**row(m=1), f"{by}_spread": [0, 0]}))
+    code, out, err = run(capsys, files[0], other, "--by", by)
+    assert code == 2 and out == ""
+    assert f"{other}, line 1: {by}_spread=[0, 0] must be two positive numbers" in err
+
+
 @pytest.mark.parametrize(
     "content, message",
     [

@@ -302,6 +302,13 @@ def test_a_missing_compiler_is_an_error_that_says_what_to_install(name, monkeypa
         module._numba.cache_clear()
 
 
+@pytest.mark.parametrize("name", COMPILERS)
+def test_numbas_simulator_is_named_as_what_hides_the_compiler(name, monkeypatch):
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    with pytest.raises(MissingCompiler, match="NUMBA_ENABLE_CUDASIM=1 .* unset it"):
+        build(KERNEL, Size(), compiler=name, cache=False)
+
+
 def test_available_compilers_are_a_part_of_all():
     assert set(available_compilers()) <= set(COMPILERS) and COMPILERS[0] == "numba-cuda"
     assert {"build", "CompiledKernel", "TARGETS", "COMPILERS"} <= set(room.__all__)

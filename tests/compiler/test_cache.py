@@ -3,6 +3,7 @@ processes may share the directory."""
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from numba_marlin.compiler import Resources, build, builder, cache
+from numba_marlin.compiler.cache_directory import cache_directory
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
 from numba_marlin.kernels.language.definition import KernelDefinition
 
@@ -205,14 +207,133 @@ def test_a_directory_that_cannot_be_made_is_replaced_by_a_private_one(
     blocked.write_text("in the way")
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(blocked / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory = cache.cache_directory()
+    directory = cache_directory()
     assert directory.parent == tmp_path and os.access(directory, os.W_OK)
     if hasattr(os, "getuid"):
         assert directory.stat().st_mode & 0o777 == 0o700
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         directory.rename(tmp_path / "numba_marlin_12345")
-        assert cache.cache_directory() is None, "somebody else's directory is not trusted"
+        assert cache_directory() is None, "somebody else's directory is not trusted"
     assert not build(KERNEL, Size()).from_cache
+
+
+POSIX = pytest.mark.skipif(not hasattr(os, "getuid"), reason="users and modes are POSIX's")
+STRANGER = 4321
+
+
+def open_to_all(directory, monkeypatch):
+    directory.chmod(0o777)
+
+
+def open_to_the_group(directory, monkeypatch):
+    directory.chmod(0o770)
+
+
+def in_a_place_open_to_all(directory, monkeypatch):
+    directory.parent.chmod(0o777)
+
+
+def of_another_user(directory, monkeypatch):
+    status = os.stat
+
+    def of_a_stranger(path, *arguments, **options):
+        found = status(path, *arguments, **options)
+        fields = list(found)
+        if not isinstance(path, int) and Path(path) == directory:
+            fields[stat.ST_UID] = STRANGER
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "stat", of_a_stranger)
+
+
+def a_strangers_link(directory, monkeypatch):
+    directory.rename(directory.with_name("elsewhere"))
+    directory.symlink_to(directory.with_name("elsewhere"))
+    status = os.lstat
+
+    def of_a_stranger(path, *arguments, **options):
+        fields = list(status(path, *arguments, **options))
+        if Path(path) == directory:
+            fields[stat.ST_UID] = STRANGER
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "lstat", of_a_stranger)
+
+
+@pytest.fixture
+def no_home(tmp_path, monkeypatch):
+    """No place for a cache but those that a test names."""
+    for name in ("NUMBA_MARLIN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    tmp_path.joinpath("file").write_text("in the way")
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file" / "temporary"))
+
+
+@POSIX
+@pytest.mark.parametrize("place", ["NUMBA_MARLIN_CACHE", "XDG_CACHE_HOME", "temporary files"])
+@pytest.mark.parametrize(
+    "spoil, why",
+    [
+        (open_to_all, "(mode 0777)"),
+        (open_to_the_group, "(mode 0770)"),
+        (in_a_place_open_to_all, "(mode 0777, not sticky)"),
+        (of_another_user, "another user's"),
+        (a_strangers_link, "a link of another user"),
+    ],
+)
+def test_what_others_may_have_written_is_not_loaded_and_one_line_says_why(
+    place, spoil, why, tmp_path, monkeypatch, no_home, compilations, caplog
+):
+    given = tmp_path / "given"
+    if place == "NUMBA_MARLIN_CACHE":
+        directory = given / "cache"
+        monkeypatch.setenv(place, str(directory))
+    elif place == "XDG_CACHE_HOME":
+        directory = given / "numba_marlin"
+        monkeypatch.setenv(place, str(given))
+    else:
+        directory = given / f"numba_marlin_{os.getuid()}"
+        given.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(given))
+    build(KERNEL, Size())
+    assert build(KERNEL, Size()).from_cache and not caplog.messages
+    spoil(directory, monkeypatch)
+    assert not build(KERNEL, Size()).from_cache and cache_directory() is None
+    (line,) = caplog.messages
+    assert why in line and str(given) in line and "\n" not in line
+
+
+@POSIX
+def test_a_link_of_ones_own_leads_to_the_cache(tmp_path, monkeypatch, compilations, caplog):
+    tmp_path.joinpath("disk").mkdir(mode=0o700)
+    tmp_path.joinpath("cache").symlink_to(tmp_path / "disk")
+    monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path / "cache"))
+    build(KERNEL, Size())
+    assert build(KERNEL, Size()).from_cache and not caplog.messages
+
+
+@POSIX
+def test_an_entry_that_others_may_write_counts_as_absent(directory, compilations):
+    """It may be from a time when the directory was open to them."""
+    entry = directory / f"{build(KERNEL, Size()).key}.kernel"
+    entry.chmod(0o666)
+    assert not build(KERNEL, Size()).from_cache
+    assert build(KERNEL, Size()).from_cache, "it was replaced"
+
+
+@pytest.mark.parametrize("home", [None, "~nosuchuser"])
+def test_a_home_that_nobody_has_is_said_and_not_made(
+    home, tmp_path, monkeypatch, no_home, compilations, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    if home is None:  # a user without an entry in the system's list, as in containers
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    else:
+        monkeypatch.setenv("NUMBA_MARLIN_CACHE", f"{home}/x")
+    assert not build(KERNEL, Size()).from_cache
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    assert ["~nosuchuser/x" in each for each in caplog.messages] == [True] * (home is not None)
 
 
 def test_a_failing_write_costs_only_time_and_leaves_nothing(directory, monkeypatch, compilations):

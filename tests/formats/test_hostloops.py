@@ -1,5 +1,8 @@
 """Contract under test: the compiled loops give the bytes of the NumPy specification."""
 
+import os
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -108,3 +111,24 @@ def test_wrong_arrays_are_refused():
 def test_only_marlin_is_unpacked():
     with pytest.raises(ValueError, match="layout='other' must be 'marlin'"):
         hostloops.unpack_marlin(SimpleNamespace(layout="other"))
+
+
+FORKS = """
+import os, sys
+import numpy as np
+from numba_marlin.hostloops import pack_marlin_codes, unpack_marlin_codes
+
+codes = np.arange(1 << 20, dtype=np.uint32).astype(np.uint8).reshape(1024, 1024) & 15
+words = pack_marlin_codes(codes)  # by several threads
+child = os.fork()
+if child == 0:
+    same = np.array_equal(pack_marlin_codes(codes), words)
+    os._exit(0 if same and np.array_equal(unpack_marlin_codes(words), codes) else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_packs_after_its_parent_has():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """Contract under test: a profile's views and findings follow from its numbers, every section from
 its own; nothing is drawn that is not in it."""
 
+import functools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -282,6 +283,44 @@ def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
         other.write_text(json.dumps(altered))
         assert main(["profile", "--open", str(other)]) == 2
         assert f"{other} is damaged, or was altered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["state missing", "lanes unit", "ceilings source"])
+def test_a_list_where_a_saved_profile_has_text_is_damage(place, tmp_path, capsys):
+    spoilt, path = data(), tmp_path / "run.json"
+    group, field = place.split()
+    spoilt[group][field] = []
+    path.write_text(json.dumps(spoilt))
+    assert main(["profile", "--open", str(path)]) == 2
+    assert f"{path} is damaged, or was altered" in capsys.readouterr().err
+
+
+def strings_of(value, path=()):
+    """Where the strings of nested dicts and lists are."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, (dict, list)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from strings_of(each, (*path, key))
+
+
+def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys):
+    mark, path = "\x1b]0;owned\x07", tmp_path / "run.json"
+    places = list(strings_of(data()))
+    assert len(places) > 50
+    shown_ = 0
+    # each alone, as one may stop the others from being shown; of the rows of a list, the first
+    for place in [each for each in places if not any(key in range(1, 10**6) for key in each)]:
+        spoilt = data()
+        *way, last = place
+        holder = functools.reduce(lambda value, key: value[key], way, spoilt)
+        holder[last] += mark
+        path.write_text(json.dumps(spoilt))
+        code = main(["profile", "--open", str(path)])
+        printed = "".join(capsys.readouterr())
+        assert code in (0, 2) and "\x1b" not in printed and "\x07" not in printed, place
+        shown_ += "\\x1b" in printed
+    assert shown_ > 10
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Contract under test: a record says what the machine did, to the last bit, and recording changes
 nothing of it."""
 
+import io
 import json
 import re
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -247,6 +250,82 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
     np.savez(path, header=np.array([{}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="is not a trace that"):
         trace.open_trace(path)
+
+
+def array_file(shape):
+    """A .npy of zeros; of its header only, it is as if they were all there."""
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        made, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
+    return made.getvalue()
+
+
+def test_a_file_that_unpacks_to_gigabytes_is_refused_before_it_takes_memory(tmp_path):
+    path = tmp_path / "run.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("header.npy", "w") as entry,
+    ):
+        entry.write(array_file((600 << 20,)))
+        for _ in range(600):
+            entry.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="600 MiB.*at most 512 MiB"):
+            trace.open_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "method, shape, message",
+    [
+        (zipfile.ZIP_LZMA, (8,), "method 14"),  # nothing bounds what a step of it unpacks
+        (zipfile.ZIP_BZIP2, (8,), "method 12"),
+        (zipfile.ZIP_DEFLATED, (1 << 40,), "header.npy"),  # promises more than it holds
+        (zipfile.ZIP_STORED, (1 << 62, 1 << 62), "header.npy"),
+    ],
+)
+def test_arrays_that_no_trace_has_are_refused(method, shape, message, tmp_path):
+    path = tmp_path / "run.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("header.npy", array_file(shape) + bytes(8))
+    with pytest.raises(ValueError, match=f"is not a trace that.*{message}"):
+        trace.open_trace(path)
+
+
+def test_a_file_of_very_many_arrays_is_refused_at_once(tmp_path):
+    path = tmp_path / "run.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(1001):
+            archive.writestr(f"{number}.npy", b"")
+    with pytest.raises(ValueError, match="1001 arrays"):
+        trace.open_trace(path)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.thorough) for s in range(1, 20))]
+)
+def test_damaged_files_are_refused_in_one_line(seed, tmp_path):
+    """Any byte of a small one, and bytes of the zip's own tables most of all."""
+    path = tmp_path / "run.npz"
+    header = json.dumps({"schema": SCHEMA}).encode()
+    np.savez_compressed(path, header=np.frombuffer(header, np.uint8), step_pc=np.arange(9))
+    whole = path.read_bytes()
+    random, refused = np.random.default_rng(seed), 0
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= int(random.integers(1, 256))
+        path.write_bytes(damaged)
+        try:
+            trace.open_trace(path)
+        except ValueError as error:
+            assert "\n" not in str(error) and str(path) in str(error)
+            refused += 1
+    assert refused > len(whole) // 2
 
 
 FOREIGN = """

@@ -3,7 +3,7 @@ no colour; what cannot be shown is refused."""
 
 import html.parser
 import json
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
@@ -22,6 +22,7 @@ from numba_marlin.views import (
 from numba_marlin.views import (
     html as html_view,
 )
+from numba_marlin.views.page import SOURCES
 from numba_marlin.views.palette import palette
 from numba_marlin.views.text_figures import letters_of
 from tests.views.pages import everything, shown
@@ -53,6 +54,32 @@ class Balanced(html.parser.HTMLParser):
     def handle_data(self, data):
         if not {"style", "script"} & set(self.open):
             self.said.append(data)
+
+
+def spoilt(value, mark):
+    """A page with ``mark`` in every string of it that is free."""
+    if isinstance(value, str):
+        return value if value in SOURCES else value + mark
+    if isinstance(value, tuple):
+        return tuple(spoilt(each, mark) for each in value)
+    if is_dataclass(value):
+        kept = {"key", "style", "tone", "source"}
+        return replace(
+            value,
+            **{
+                each.name: spoilt(getattr(value, each.name), mark)
+                for each in fields(value)
+                if each.name not in kept
+            },
+        )
+    return value
+
+
+@pytest.mark.parametrize("mark", ["\x1b]0;owned\x07", "\x9b2J", "\r", "\u202e", "\udc80"])
+def test_no_control_character_of_a_page_reaches_the_terminal(mark):
+    shown_ = text.render(spoilt(everything(), mark), 100)
+    assert repr(mark[0])[1:-1] in shown_
+    assert [each for each in shown_ if not each.isprintable() and each != "\n"] == []
 
 
 @pytest.mark.parametrize("unicode", [True, False])
