@@ -102,6 +102,13 @@ def test_the_summary_counts_and_names_what_is_short(report, results):
     assert "Short of it: 4096 x 8192 m=64 (1.50 of 2.00, 50% of the limit)." in said
 
 
+def test_ahead_is_what_is_faster_by_any_amount(report):
+    speeds = {1: 1.9, 16: 2.0, 64: 2.1, 256: 4.0}
+    found = {(4096, 8192): {m: {"ours": {"speedup": each}} for m, each in speeds.items()}}
+    goals = {(4096, 8192): {m: (1.0, 2.0) for m in speeds}}
+    assert "ahead in 2 of 4 cells (0.95 to 2.00 times" in report.summary(found, goals)
+
+
 def test_a_goal_is_reached_to_its_own_rounding(report):
     assert report.reached({"speedup": 2.99}, 3.0) and not report.reached({"speedup": 2.98}, 3.0)
 
