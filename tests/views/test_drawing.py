@@ -1,6 +1,7 @@
 """Contract under test: what a figure draws is where its numbers say: letters of a terminal's
 columns, and points of a plot."""
 
+import json
 import math
 import re
 
@@ -28,6 +29,7 @@ from numba_marlin.views import (
     Table,
     Text,
     Timeline,
+    plain,
     scales,
     svg,
     text,
@@ -61,7 +63,7 @@ BITS = Bits(
 LEVELS = Levels(
     (
         Level("L2", "50 MB", (("a", "b", "spec"), ("cc", "d")), "down", "up", "counted"),
-        Level("L1"),
+        Level("L1", down="to nobody", up="to nobody"),
     )
 )
 ROOF = Roofline(
@@ -269,6 +271,25 @@ def test_spans_of_a_timeline_lie_at_their_times():
     assert document.count('class="span k0"') == 2 and document.count('class="span plain"') == 1
 
 
+def test_kinds_of_a_timeline_are_named_below_it():
+    assert re.findall(r"<li><i[^>]*></i>(\w+)</li>", drawn(TIMES)) == ["fetch", "wait"]
+
+
+def test_long_names_of_lanes_take_a_third_at_most():
+    long = Timeline((Lane("name" * 100, (Span(0, 1, "a"),)),))
+    (x, width) = numbers(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawn(long))[0]
+    assert x == svg.WIDTH / 3 and x + width == pytest.approx(svg.WIDTH - 8, abs=0.1)
+    page = Page("t", (Section("s", "S", parts=(long,)),))
+    assert f"\n{('name' * 5)[:16]} aaa" in text.render(page, 50, unicode=False)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_json_lacks_are_null(value):
+    page = Page("t", (Section("s", "S", parts=(Bars((Bar("b", value),)),)),))
+    found = json.loads(plain.render(page))
+    assert found["sections"][0]["parts"][0]["bars"][0]["value"] is None
+
+
 def test_a_span_is_named_where_its_name_has_room():
     times = Timeline((Lane("", (Span(0, 100, "long name"), Span(100, 101, "long name"))),))
     assert drawn(times).count(">long name</text>") == 1
@@ -300,6 +321,13 @@ def test_points_of_a_roofline_lie_under_its_roofs():
     assert x1 == svg.LEFT
     slope = (y2 - y1) / (x2 - x1)
     assert my - (y1 + slope * (mx - x1)) == pytest.approx(ay - y3, abs=0.2)
+    height = svg.HEIGHT + 140
+    least, most = 4e12 * 10 / 2, 8e14 * 2  # half of the roof at the first decade, twice the highest
+    share = math.log(8e14 / least) / math.log(most / least)
+    bottom = height - svg.BOTTOM
+    assert y3 == pytest.approx(bottom - share * (bottom - svg.TOP), abs=0.06)
+    upright = [each for each in lines_of("tick", document) if each[0] == each[2]]
+    assert {each[1::2] for each in upright} == {(svg.TOP, bottom)}
     octave = (ay - y3) / (rx - mx) / -slope  # half the operations are half of the way up
     assert octave == pytest.approx(1, abs=0.02) and ax - rx == pytest.approx(rx - mx, abs=0.2)
     angle = float(re.search(r"rotate\(([-\d.]+)\)", document)[1])
