@@ -4,6 +4,7 @@ that was recorded."""
 import pytest
 
 from numba_marlin.trace import model
+from numba_marlin.trace.stages import fills
 from tests.trace.runs import recorded
 
 
@@ -57,3 +58,33 @@ def test_the_pipeline_is_never_modelled_slower_than_none(key):
             model.with_pipeline(works, rates)[-1].done
             < model.without_pipeline(works, rates)[-1].done
         )
+
+
+@pytest.mark.parametrize("key", ["ampere", "decode"])
+def test_the_work_of_a_block_is_what_its_warps_did_from_the_first_stage_on(key):
+    """Every warp instruction from the first read of a stage to the last product is of one use, and
+    so is every product; every byte that came into a stage and was read."""
+    found, _ = recorded(key)
+    flops = 0
+    for block in range(found.blocks):
+        works = model.works(found, block)
+        used = [each for each in fills(found, block) if each.read >= 0 and not each.zeros]
+        used.sort(key=lambda each: each.read)
+        executed = [
+            int(step)
+            for warp in range(block * found.warps, (block + 1) * found.warps)
+            for step in found.steps_of(warp)
+        ]
+        products = {pc for pc, ins in enumerate(found.instructions) if ins["root"] == "mma"}
+        last = max(step for step in executed if int(found.step_pc[step]) in products)
+        assert sum(work.instructions for work in works) == sum(
+            used[0].read <= step <= last for step in executed
+        )
+        assert sum(work.nbytes for work in works) == sum(each.nbytes for each in used)
+        begun = [each.read for each in used]
+        assert [work.ahead for work in works] == [
+            sum(begin <= each.issued for begin in begun[:number]) - 1
+            for number, each in enumerate(used)
+        ]
+        flops += sum(work.flops for work in works)
+    assert flops == found.counts["total"]["tally"]["flops"]
