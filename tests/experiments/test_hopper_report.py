@@ -109,6 +109,16 @@ def test_ahead_is_what_is_faster_by_any_amount(report):
     assert "ahead in 2 of 4 cells (0.95 to 2.00 times" in report.summary(found, goals)
 
 
+def test_the_limit_is_said_as_measured_from_least_to_most(report):
+    def found(*reads):
+        ceilings = [{"read_bytes": each, "matrix_flops": 7.04e14} for each in reads]
+        return {(1, 2): {m: {"ours": {"ceilings": each}} for m, each in enumerate(ceilings)}}
+
+    assert "the bytes over 4.00 to 4.25 TB/s" in report.ceilings(found(4.1e12, 4.25e12, 4e12))
+    assert "the bytes over 4.10 TB/s (" in report.ceilings(found(4.1e12, 4.1001e12))
+    assert "the operations over 704 TFLOP/s (" in report.ceilings(found(4e12))
+
+
 def test_a_goal_is_reached_to_its_own_rounding(report):
     assert report.reached({"speedup": 2.99}, 3.0) and not report.reached({"speedup": 2.98}, 3.0)
 
