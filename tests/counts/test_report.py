@@ -2,9 +2,12 @@
 
 import pytest
 
+from numba_marlin import counts
 from numba_marlin.counts import report, transactions
 from numba_marlin.counts.report import PhaseCounts
 from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
+from numba_marlin.emulator import Machine
+from tests.emulator.ptx_cases import frame
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,13 @@ def test_shares_are_in_per_cent_and_nothing_is_blank():
     tallies = GlobalTally(1, 1, 3, 2), GlobalTally(1, 1, 4, 4), GlobalTally()
     assert [report.percent(each) for each in tallies] == ["66.7%", "100%", ""]
     assert report.number(0) == "" and report.number(12_345) == "12,345"
+
+
+def test_the_most_frequent_class_is_said_first_with_its_share():
+    machine = Machine(frame("mov.u32 %r1, 1;\nmov.u32 %r2, 1;\nadd.u32 %r3, %r1, %r2;", 0))
+    _, counted = counts.count(machine, "k", grid=1, block=32)
+    said = str(counted)
+    executed = counted.total.tally.executed
+    shares = sorted(counted.total.tally.classes.items(), key=lambda item: -item[1])
+    expected = ", ".join(f"{name} {100 * each / executed:.1f}%" for name, each in shares)
+    assert f"instructions: {expected}" in " ".join(said.split())
