@@ -367,8 +367,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_a_file_is_replaced_whole(tmp_path):
-    """Whoever has the old one open reads it to its end; while the new one is written, the old one
-    has the name."""
+    """Whoever has the old one open reads it to its end."""
     from numba_marlin.cli.report import write_atomically
 
     target = tmp_path / "y.npy"
@@ -376,7 +375,6 @@ def test_a_file_is_replaced_whole(tmp_path):
 
     def write(file):
         file.write(b"new")
-        file.flush()
         assert target.read_bytes() == b"the old one"
 
     with target.open("rb", buffering=0) as reader:
@@ -384,6 +382,8 @@ def test_a_file_is_replaced_whole(tmp_path):
         write_atomically(target, write)
         assert reader.read() == b" old one"
     assert target.read_bytes() == b"new" and list(tmp_path.iterdir()) == [target]
+    (tmp_path / "plain").touch()
+    assert target.stat().st_mode == (tmp_path / "plain").stat().st_mode, "for who may read others"
 
 
 def test_two_block_scaled_operands_are_multiplied_and_explained(capsys):
