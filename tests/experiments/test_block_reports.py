@@ -163,3 +163,23 @@ def test_the_chosen_arrangement_is_set_beside_the_best(blocks):
     assert "10% slower than the best at most (m = 8, n = 8192), and within 9.5% in 0." in said
     said = blocks.arrangements_line([best, others])  # another number of stages stands for it
     assert "5% slower than the best at most (m = 8, n = 8192), and within 9.5% in 1." in said
+
+
+def test_the_worst_of_several_shapes_is_named(blocks):
+    rows = []
+    for n, loss in ((4096, 1.02), (8192, 1.2), (16384, 1.05)):
+        chosen = blocks.choose_few_rows(8, n, 132)
+        for us, k_warps in ((10.0, chosen.k_warps + 1), (10.0 * loss, chosen.k_warps)):
+            config = {"k_warps": k_warps, "split": chosen.split, "stages": chosen.stages}
+            rows.append({"m": 8, "n": n, "k": 8192, "us": us, "config": config})
+    assert blocks.arrangements_line(rows) == (
+        "Of 3 shapes with k = 8192 and n from 4096 to 16384, all arrangements measured, the chosen"
+        " one is 20% slower than the best at most (m = 8, n = 8192), and within 9.5% in 2."
+    )
+
+
+def test_parts_of_a_kernel_are_told_apart(blocks):
+    shape, part = blocks.LARGE[1], next(each for each in blocks.VARIANTS if each != "whole")
+    rows = [row_of(blocks, shape, 640.0), row_of(blocks, shape, 320.0, part=part)]
+    lines = cells_of(blocks.roles_table(blocks.newest(rows)))
+    assert sorted(line[:2] for line in lines) == sorted([["whole", "640"], [part, "320"]])
