@@ -120,6 +120,21 @@ def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_
         candidate(problem, small, "ampere")
 
 
+def test_shared_memory_may_be_full_to_the_last_byte():
+    problem = Problem(16, 256, 1024)
+    chosen = candidate(problem, H200, "ampere")
+
+    def device(nbytes):  # a kilobyte of each block's is the system's
+        limits = replace(AMPERE, shared_bytes_per_sm=nbytes + 1024)
+        about = {"name": "exact", "sms": 10, "compute_capability": (8, 0), "source": "model"}
+        return Device(**about, limits=limits)
+
+    exact = candidate(problem, device(chosen.shared_bytes), "ampere", chosen.config)
+    assert exact.shared_bytes == chosen.shared_bytes
+    with pytest.raises(ValueError, match=f"exact has {chosen.shared_bytes - 1}"):
+        candidate(problem, device(chosen.shared_bytes - 1), "ampere", chosen.config)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -148,6 +148,20 @@ def test_winners_of_other_problems_are_kept():
     tuned.forget()  # nothing there is no error
 
 
+def test_the_file_is_replaced_whole(store):
+    """Whoever reads while another writes reads all of the old winners."""
+    remember()
+    with store.open("rb", buffering=0) as reader:
+        old = store.read_bytes()
+        beginning = reader.read(8)
+        remember(replace(PROBLEM, m=64))
+        assert beginning + reader.read() == old
+    assert store.read_bytes() != old and [
+        each.name for each in store.parent.iterdir() if each.suffix == ".json"
+    ] == [store.name]
+    assert not list(store.parent.glob(f".{store.name}.[!l]*")), "nothing is left beside it"
+
+
 def test_processes_that_tune_at_the_same_time_keep_each_others_winners(store):
     """One that finds another writing waits, and reads only then what is to be kept."""
     pytest.importorskip("fcntl")

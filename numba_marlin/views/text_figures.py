@@ -242,20 +242,9 @@ def curves(part: Lines, out):
         ys = [y for _, y in each.points]
         said = f" {number(min(ys))} .. {number(max(ys))}" if ys else " no points"
         room = max(out.width - label - len(said) - 2, 8)
-        picked = (
-            [
-                max(
-                    ys[
-                        i * len(ys) // room : max(
-                            (i + 1) * len(ys) // room, i * len(ys) // room + 1
-                        )
-                    ]
-                )
-                for i in range(min(room, len(ys)))
-            ]
-            if ys
-            else []
-        )
+        columns = min(room, len(ys))  # each shows the largest of its points
+        edges = [column * len(ys) // columns for column in range(columns + 1)] if ys else []
+        picked = [max(ys[start:stop]) for start, stop in zip(edges, edges[1:])]
         text.append(f"{each.label:<{label}} ")
         text.append(
             "".join(blocks[min(int(max(y, 0) / top * 8 + 0.5), 8)] for y in picked) + said + "\n"

@@ -368,6 +368,26 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
 
 
+def test_a_file_is_replaced_whole(tmp_path):
+    """Whoever has the old one open reads it to its end."""
+    from numba_marlin.cli.report import write_atomically
+
+    target = tmp_path / "y.npy"
+    target.write_bytes(b"the old one")
+
+    def write(file):
+        file.write(b"new")
+        assert target.read_bytes() == b"the old one"
+
+    with target.open("rb", buffering=0) as reader:
+        assert reader.read(3) == b"the"
+        write_atomically(target, write)
+        assert reader.read() == b" old one"
+    assert target.read_bytes() == b"new" and list(tmp_path.iterdir()) == [target]
+    (tmp_path / "plain").touch()
+    assert target.stat().st_mode == (tmp_path / "plain").stat().st_mode, "for who may read others"
+
+
 def test_two_block_scaled_operands_are_multiplied_and_explained(capsys):
     sizes = ("--m", 4, "--n", 32, "--k", 64, "--format", "nvfp4", "--json")
     code, out, _ = run(capsys, "run", "--backend", "emulator", "--kernel", "tcgen05", *sizes)

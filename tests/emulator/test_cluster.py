@@ -11,6 +11,7 @@ from numba_marlin.emulator import (
     OutOfBounds,
     UnknownInstruction,
 )
+from numba_marlin.emulator.state.memory import RANK_SHIFT
 from numba_marlin.layout.tensor_map import TensorMap
 from tests.emulator.async_ptx import SEEDS, buffers, spin, start
 from tests.emulator.ptx_cases import fails, launch, snippet
@@ -219,6 +220,11 @@ MISUSE = {
         OutOfBounds,
         "mov.u32 %r1, 0x5000400;\nst.shared::cluster.u32 [%r1], 0; // BAD",
         "none of rank 4",
+    ),
+    "address of the first rank that there is not": (
+        OutOfBounds,
+        f"mov.u32 %r1, {(3 << RANK_SHIFT) + 0x400:#x};\nst.shared::cluster.u32 [%r1], 0; // BAD",
+        "2 blocks, none of rank 2",
     ),
     "a block that has ended": (
         MachineError,

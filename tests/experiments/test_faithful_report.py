@@ -89,6 +89,31 @@ def test_the_summary_counts_cells_and_names_wrong_results(report, results):
     )
 
 
+def test_within_a_hundredth_is_neither_faster_nor_slower(report):
+    times = {1: 10.2, 16: 10.05, 64: 9.95, 256: 9.8}
+    found = {("small", m): row("small", m, 10.0, marlin_cuda_us=us) for m, us in times.items()}
+    said = report.summary(found, PUBLISHED)
+    assert "in 4 cells: faster in 1, within 1% in 2, slower in 1 " in said
+    assert '("ours : its": 0.98 to 1.02' in said and "off by" not in said and "Italics" not in said
+
+
+def test_an_error_at_the_limit_is_wrong(report):
+    errors = {1: 1.9e-3, 16: 2e-3, 64: float("nan")}
+    found = {
+        ("small", m): row("small", m, 10.0, marlin_cuda_relative_error=error)
+        for m, error in errors.items()
+    }
+    assert "in: small m=16 (2.0e-03), small m=64 (nan)." in report.summary(found, PUBLISHED)
+
+
+@pytest.mark.parametrize("text", ["{1}{0}", "{0}{1}{1}", "{0}{0}{1}", "{0}", "{1}"])
+def test_markers_must_stand_once_and_in_order(report, tmp_path, text):
+    path = tmp_path / "README.md"
+    path.write_text(text.format(*report.HERE_MARKERS), encoding="utf-8")
+    with pytest.raises(ValueError, match="each once"):
+        report.replace_between(path, report.HERE_MARKERS, "body")
+
+
 def test_both_readmes_get_the_table_and_keep_the_rest(report, results, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "plot", lambda *arguments: None)
     own, project = tmp_path / "sub" / "README.md", tmp_path / "README.md"

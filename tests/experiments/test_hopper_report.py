@@ -102,6 +102,23 @@ def test_the_summary_counts_and_names_what_is_short(report, results):
     assert "Short of it: 4096 x 8192 m=64 (1.50 of 2.00, 50% of the limit)." in said
 
 
+def test_ahead_is_what_is_faster_by_any_amount(report):
+    speeds = {1: 1.9, 16: 2.0, 64: 2.1, 256: 4.0}
+    found = {(4096, 8192): {m: {"ours": {"speedup": each}} for m, each in speeds.items()}}
+    goals = {(4096, 8192): {m: (1.0, 2.0) for m in speeds}}
+    assert "ahead in 2 of 4 cells (0.95 to 2.00 times" in report.summary(found, goals)
+
+
+def test_the_limit_is_said_as_measured_from_least_to_most(report):
+    def found(*reads):
+        ceilings = [{"read_bytes": each, "matrix_flops": 7.04e14} for each in reads]
+        return {(1, 2): {m: {"ours": {"ceilings": each}} for m, each in enumerate(ceilings)}}
+
+    assert "the bytes over 4.00 to 4.25 TB/s" in report.ceilings(found(4.1e12, 4.25e12, 4e12))
+    assert "the bytes over 4.10 TB/s (" in report.ceilings(found(4.1e12, 4.1001e12))
+    assert "the operations over 704 TFLOP/s (" in report.ceilings(found(4e12))
+
+
 def test_a_goal_is_reached_to_its_own_rounding(report):
     assert report.reached({"speedup": 2.99}, 3.0) and not report.reached({"speedup": 2.98}, 3.0)
 

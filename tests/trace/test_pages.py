@@ -10,7 +10,7 @@ import pytest
 from numba_marlin import trace
 from numba_marlin.formats import small_floats
 from numba_marlin.quantizers import dequantize
-from numba_marlin.trace import compare, model, pages, perfetto
+from numba_marlin.trace import compare, pages, perfetto
 from numba_marlin.trace.history import History
 from numba_marlin.trace.pages.choice import products
 from numba_marlin.trace.pages.unpack import places_of, word_of
@@ -266,42 +266,6 @@ def test_the_ring_is_filled_and_used_in_turn(key):
             len(tiles) > 1
             and len({after - before for before, after in zip(tiles, tiles[1:]) if after > before})
             <= 1
-        )
-
-
-def test_the_model_is_what_its_rules_say():
-    works = [
-        model.Work(0, 1000, 400, 0, -1),
-        model.Work(16, 1000, 400, 0, -1),
-        model.Work(32, 1000, 400, 0, 0),
-    ]
-    rates = model.Rates(bytes_per_cycle=10, flops_per_cycle=1000)
-    alone = model.without_pipeline(works, rates)
-    # 700 cycles of latency and 100 of work, three times
-    assert [use.done for use in alone] == [800, 1600, 2400]
-    together = model.with_pipeline(works, rates)
-    assert [(use.issued, use.landed, use.done) for use in together] == [
-        (0, 700, 800),
-        (0, 700, 900),
-        (700, 1400, 1500),
-    ]
-    slow = model.Rates(bytes_per_cycle=1, flops_per_cycle=1000)
-    # the wire, not the latency
-    assert [use.landed for use in model.with_pipeline(works, slow)] == [1000, 2000, 3000]
-    heavy = [model.Work(0, 10, 4, 500_000, -1)]
-    assert model.with_pipeline(heavy, rates)[0].done == 700 + 500
-
-
-@pytest.mark.parametrize("key", ["ampere", "decode", "wgmma"])
-def test_the_pipeline_is_never_modelled_slower_than_none(key):
-    found, _ = recorded(key)
-    rates = model.rates(4.8e12, 989e12, 132)
-    for block in range(found.blocks):
-        works = model.works(found, block)
-        assert works and sum(work.flops for work in works) > 0
-        assert (
-            model.with_pipeline(works, rates)[-1].done
-            < model.without_pipeline(works, rates)[-1].done
         )
 
 

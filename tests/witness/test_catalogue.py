@@ -1,6 +1,8 @@
 """Contract under test: every file of ptx/ is compared with hardware or has no value to compare;
 probes run on the machine; comparisons see what differs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,23 @@ def test_other_operands_are_not_compared():
     arrays, about = told(each, run_on_machine(each, each.buffers()))
     about["probes"][each.name]["sha256"] = "another"
     assert verdict.judge(each, arrays, about)["outcome"] == "not run"
+
+
+@pytest.mark.parametrize("change", ["text", "name", "first", "last"])
+def test_the_digest_of_a_probe_is_of_its_text_and_of_all_of_its_operands(change):
+    """Of every buffer's name, and of its bytes to the last one."""
+    each = PROBES["lop3"]
+    arrays, about = told(each, run_on_machine(each, each.buffers()))
+    for number, name in enumerate(each.buffers()):
+        buffers = {key: value.copy() for key, value in each.buffers().items()}
+        if change == "name":
+            buffers = {key + "x" * (key == name): value for key, value in buffers.items()}
+        elif change != "text":
+            buffers[name].view(np.uint8).reshape(-1)[0 if change == "first" else -1] ^= 1
+        text = each.text + "// another\n" * (change == "text")
+        other = replace(each, text=text, buffers=lambda buffers=buffers: buffers)
+        assert record.sources(other, buffers) != record.sources(each, each.buffers())
+        assert verdict.judge(other, arrays, about)["outcome"] == "not run", number
 
 
 @pytest.mark.parametrize("whole", [0, 1 << 20])

@@ -1,0 +1,83 @@
+"""Contract under test: tallies add up, and a report says their sums, shares and reuse."""
+
+import pytest
+
+from numba_marlin import counts
+from numba_marlin.counts import report, transactions
+from numba_marlin.counts.report import PhaseCounts
+from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
+from numba_marlin.emulator import Machine
+from tests.emulator.ptx_cases import frame
+
+
+@pytest.mark.parametrize(
+    "address, nbytes, touched, needed",
+    [
+        (0, 32, 1, 1),
+        (0, 33, 2, 2),
+        (16, 32, 2, 1),
+        (31, 1, 1, 1),
+        (31, 2, 2, 1),
+        (96, 64, 2, 2),
+    ],
+)
+def test_a_contiguous_copy_touches_the_sectors_that_it_lies_in(address, nbytes, touched, needed):
+    assert transactions.span(address, nbytes) == (touched, needed)
+
+
+def test_tallies_add_up_but_for_the_largest_number_of_registers():
+    one = Tally(
+        2,
+        {"math": 2},
+        GlobalTally(1, 128, 4, 4),
+        GlobalTally(1, 4, 1, 1),
+        SharedTally(1, 128, 3, 1),
+        copied={"bulk": 16},
+        atomics=1,
+        local_bytes=8,
+        flops=4096,
+        registers=40,
+    )
+    two = Tally(3, {"math": 1, "move": 2}, GlobalTally(1, 64, 4, 2), registers=24)
+    found = one + two
+    assert (found.executed, found.classes) == (5, {"math": 3, "move": 2})
+    assert found.reads == GlobalTally(2, 192, 8, 6) and found.writes == one.writes
+    assert found.shared.conflicts == 2 and found.copied == {"bulk": 16}
+    assert (found.atomics, found.local_bytes, found.flops, found.registers) == (1, 8, 4096, 40)
+    assert found.reads.coalescing == 75 and found.reads.traffic == 256
+    assert GlobalTally().coalescing is None
+
+
+def test_reuse_is_requests_by_sector_and_blocks_by_sector():
+    tally = Tally(reads=GlobalTally(1, 1, 12, 1), writes=GlobalTally(1, 1, 4, 1))
+    found = PhaseCounts("p", tally, 8, 2, 4, 1)
+    assert (found.asked, found.l1_reuse, found.l2_reuse) == (16, 2, 4)
+    nothing = PhaseCounts("p", Tally(), 0, 0, 0, 0)
+    assert nothing.l1_reuse is None and nothing.l2_reuse is None
+
+
+def test_a_table_leaves_out_what_nobody_has():
+    said = report.table(("name", "none", "n"), [("a", "", "1,000"), ("long", "", "2")])
+    assert said.splitlines() == ["name      n", "-----------", "a     1,000", "long      2"]
+    assert report.table(("name", "n"), [("", "1")]).splitlines()[0] == "name  n"
+
+
+@pytest.mark.parametrize("value, said", [(None, "none"), (1.5, "1.50"), (2, "2.00")])
+def test_reuse_has_two_digits(value, said):
+    assert report.ratio(value) == said
+
+
+def test_shares_are_in_per_cent_and_nothing_is_blank():
+    tallies = GlobalTally(1, 1, 3, 2), GlobalTally(1, 1, 4, 4), GlobalTally()
+    assert [report.percent(each) for each in tallies] == ["66.7%", "100%", ""]
+    assert report.number(0) == "" and report.number(12_345) == "12,345"
+
+
+def test_the_most_frequent_class_is_said_first_with_its_share():
+    machine = Machine(frame("mov.u32 %r1, 1;\nmov.u32 %r2, 1;\nadd.u32 %r3, %r1, %r2;", 0))
+    _, counted = counts.count(machine, "k", grid=1, block=32)
+    said = str(counted)
+    executed = counted.total.tally.executed
+    shares = sorted(counted.total.tally.classes.items(), key=lambda item: -item[1])
+    expected = ", ".join(f"{name} {100 * each / executed:.1f}%" for name, each in shares)
+    assert f"instructions: {expected}" in " ".join(said.split())

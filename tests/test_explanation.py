@@ -1,0 +1,117 @@
+"""Contract under test: an explanation says the figures of its candidates, each with its unit, and
+nothing of what is not known."""
+
+import math
+import re
+from dataclasses import replace
+
+from numba_marlin.hardware import devices
+from numba_marlin.heuristics import (
+    Candidate,
+    Problem,
+    check_device,
+    default_config,
+    devices_for,
+    explain_problem,
+    rank,
+)
+from numba_marlin.heuristics.explanation import Explanation
+
+H200 = devices.device("H200")
+PROBLEM = Problem(16, 8192, 8192)
+FIGURES = {
+    "blocks": 24,
+    "waves": 0.5,
+    "tiles": {"k": 1, "n": 2, "m": 3},
+    "tiles_per_block": 4,
+    "busy": 0.25,
+    "predicted_us": 12.34,
+    "free_us": 10.0,
+}
+FIRST = Candidate(
+    "tiled",
+    default_config("tiled", PROBLEM, H200),
+    (4, 2, 3),
+    256,
+    96 * 1024,
+    ("because",),
+    FIGURES,
+)
+SECOND = replace(
+    FIRST, grid=(4, 1, 1), shared_bytes=1536, reasons=(), figures={"blocks": 4, "waves": 0.125}
+)
+
+
+def said(device=H200):
+    return str(Explanation(PROBLEM, device, (FIRST, SECOND))).splitlines()
+
+
+def test_the_problem_and_the_device_are_said_first():
+    # 8192 x 8192 codes of four bits, 64 x 8192 scales, 16 x 8192 numbers twice
+    least = 8192 * 8192 // 2 + 2 * 64 * 8192 + 2 * 2 * 16 * 8192
+    assert said()[1:3] == [
+        "device: H200, 132 SMs, sm_90, 227 KiB shared memory per block (spec)",
+        f"moves at least {least:,} bytes, in {least / 4.8e6:.3g} us if nothing else took time"
+        " (modelled)",
+    ]
+    unknown = said(replace(H200, bandwidth_bytes=None))
+    assert unknown[2] == f"moves at least {least:,} bytes (modelled)"
+
+
+def test_every_candidate_is_said_with_its_figures():
+    heads = [line for line in said() if re.match(r"\d+\. ", line)]
+    assert heads == [
+        "1. tiled  grid 4 x 2 x 3, 256 threads, 96 KiB shared",
+        "2. tiled  grid 4 x 1 x 1, 256 threads, 1.5 KiB shared",
+    ]
+    assert [line for line in said() if line.startswith(("   - ", "   modelled"))] == [
+        "   - because",
+        "   modelled: blocks 24, waves 0.5; tiles 1 (k) x 2 (n) x 3 (m), 4 per block, SMs 25% busy;"
+        " 12.3 us, 10.0 us if free to choose",
+        "   modelled: blocks 4, waves 0.125",
+    ]
+
+
+def test_in_one_line_and_as_a_table():
+    found = Explanation(PROBLEM, H200, (FIRST, SECOND, SECOND))
+    assert "on H200: tiled, then 2 other candidates" in repr(found)
+    rows = [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
+        for row in re.findall(r"<tr>(.*?)</tr>", found._repr_html_())
+    ]
+    assert rows[0] == ["kernel", "configuration", "grid", "predicted", "why"]
+    assert [row[2:] for row in rows[1:3]] == [
+        ["4 x 2 x 3", "12.3 us", "because"],
+        ["4 x 1 x 1", "", ""],
+    ]
+
+
+def test_figures_of_every_candidate_follow_from_its_grid():
+    for device in ("H200", "A100", "RTX 4090"):
+        where = devices.device(device)
+        found = rank(Problem(100, 512, 1024), where)
+        for each in found:
+            blocks = math.prod(each.grid)
+            assert each.figures["blocks"] == blocks
+            assert each.figures["waves"] == round(blocks / where.sms, 3)
+
+
+def test_devices_of_a_kernel_begin_with_the_fastest_memory():
+    found = devices_for("tiled")
+    speeds = [each.bandwidth_bytes for each in found]
+    assert len(found) > 3 and speeds == sorted(speeds, reverse=True)
+    for each in devices_for("wgmma"):
+        check_device("wgmma", each)
+
+
+def test_an_explanation_is_of_what_was_asked():
+    found = explain_problem(PROBLEM, "A100")
+    assert found.device == devices.device("A100") and found.candidates == rank(
+        PROBLEM, found.device
+    )
+    assert found.choice == found.candidates[0]
+
+
+def test_the_fastest_three_of_a_kernel_are_ranked():
+    kernels = [each.kernel for each in rank(PROBLEM, H200)]
+    assert max(map(kernels.count, kernels)) == 3
