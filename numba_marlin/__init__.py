@@ -10,6 +10,8 @@ touches CUDA.
 
 from os import path as _path
 
+import sys
+
 __version__ = "0.1.0"
 
 if not _path.isfile(__file__):
@@ -49,10 +51,10 @@ __all__ = ["__version__", *_EXPORTS]
 
 def __getattr__(name):
     if name not in _EXPORTS:
-        from numba_marlin.wording import did_you_mean
-
-        guess = "" if name.startswith("__") else did_you_mean(name, _EXPORTS)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{guess}")
+        # with name and obj Python's traceback proposes the nearest of ``__dir__``
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     import importlib
 
     value = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

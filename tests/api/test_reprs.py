@@ -2,6 +2,7 @@
 that says what it is; no array and no PTX."""
 
 import html.parser
+import traceback
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def ran(call):
 
 
 def product(**options):
-    return nm.matmul(np.ones((2, 64), np.float16), nm.pack(Q), **options)
+    return nm.matmul(np.ones((2, 64), np.float16), nm.pack(Q), "emulator", **options)
 
 
 SHOWN = {
@@ -111,7 +112,6 @@ def test_sizes_are_said_in_the_unit_that_fits(nbytes, said):
 
 
 MISTAKES = {
-    "an attribute": (lambda: nm.matmull, AttributeError, "'matmul'"),
     "a kernel": (lambda: product(kernel="amper"), ValueError, "'ampere'"),
     "a device": (lambda: nm.explain(1, 64, 64, device="H20O"), ValueError, "'H200'"),
     "a block format": (lambda: nm.quantize_blocks(W, "nvpf4"), ValueError, "'nvfp4'"),
@@ -137,6 +137,12 @@ def test_the_nearest_name_is_proposed(what):
     call, error, meant = MISTAKES[what]
     with pytest.raises(error, match=f"did you mean {meant}"):
         call()
+
+
+def test_the_traceback_of_a_wrong_attribute_proposes_the_nearest():
+    with pytest.raises(AttributeError) as caught:
+        nm.matmull
+    assert "Did you mean: 'matmul'?" in "".join(traceback.format_exception(caught.value))
 
 
 def test_nothing_is_proposed_for_a_name_like_no_other():
