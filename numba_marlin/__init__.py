@@ -8,9 +8,8 @@ Names are loaded on first use: importing the package imports neither NumPy nor N
 touches CUDA.
 """
 
-from os import path as _path
-
 import sys
+from os import path as _path
 
 __version__ = "0.1.0"
 
