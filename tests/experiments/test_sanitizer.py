@@ -207,6 +207,7 @@ def test_a_launch_has_all_that_its_kernel_reads(load):
         ) and launch.bias.shape == (case.n,)
 
 
+@pytest.mark.thorough
 def test_planted_edits_break_the_kernels_they_are_planted_in(load):
     """Those of one kernel: that there is something to edit. (Assembled, they were once.)"""
     suite = load("02_hopper/sanitize.py")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from numba_marlin.kernels.registry import find_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +16,7 @@ RUN = ROOT / "experiments" / "19_two_versions" / "run.py"
 TEST = "tests/kernels/test_schedules.py"
 
 
+@pytest.mark.thorough
 def test_what_a_test_compiles_is_listed_and_built_by_both_versions(tmp_path):
     listed = tmp_path / "kernels.jsonl"
     options = ["-q", "-p", "no:cacheprovider", "--kernels-to", str(listed), "-k", "naive"]

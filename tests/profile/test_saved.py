@@ -69,13 +69,14 @@ def strings_of(value, path=()):
             yield from strings_of(each, (*path, key))
 
 
-def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys):
+def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys, thorough):
     mark, path = "\x1b]0;owned\x07", tmp_path / "run.json"
     places = list(strings_of(data()))
     assert len(places) > 50
     shown_ = 0
     # each alone, as one may stop the others from being shown; of the rows of a list, the first
-    for place in [each for each in places if not any(key in range(1, 10**6) for key in each)]:
+    alone = [each for each in places if not any(key in range(1, 10**6) for key in each)]
+    for place in alone if thorough else alone[::4]:
         spoilt = data()
         *way, last = place
         holder = functools.reduce(lambda value, key: value[key], way, spoilt)
@@ -85,7 +86,7 @@ def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys):
         printed = "".join(capsys.readouterr())
         assert code in (0, 2) and "\x1b" not in printed and "\x07" not in printed, place
         shown_ += "\\x1b" in printed
-    assert shown_ > 10
+    assert shown_ > (10 if thorough else 3)
 
 
 def test_a_file_that_is_nested_without_end_is_no_profile(tmp_path):
