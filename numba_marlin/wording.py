@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 
 def byte_count(nbytes: int) -> str:
-    """ "1.5 MiB": with three digits, in the largest unit of which there is at least one."""
+    """As in "1.5 MiB": three digits, in the smallest unit of which there are less than 1000 (bytes:
+    1024)."""
     if nbytes < 1024:
         return f"{nbytes} bytes"
     size = float(nbytes)
@@ -32,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """ "; did you mean 'gptq'?" with the known name nearest to ``name``, or "" if none is near."""
+    """The known name nearest to ``name``, as "; did you mean 'gptq'?"; "" if none is near."""
     import difflib
 
     found = difflib.get_close_matches(str(name), list(known), 1, 0.6)

@@ -7,7 +7,7 @@ kernel that needs another architecture's instructions it models that architectur
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numba_marlin import compiler as compiler_room
@@ -47,11 +47,8 @@ class RunInfo:
         """What a reader wants to know, in order."""
         candidate, found = self.candidate, {"problem": self.problem.in_words()}
         if candidate is not None:
-            grid = " x ".join(map(str, candidate.grid))
-            found["kernel"] = f"{candidate.kernel}, grid {grid}"
-            found["configuration"] = ", ".join(
-                f"{name}={value}" for name, value in asdict(candidate.config).items()
-            )
+            found["kernel"] = f"{candidate.kernel}, grid {candidate.grid_text}"
+            found["configuration"] = candidate.config_text
         found |= {"backend": f"{self.backend}: {self.reason}", "device": self.device}
         if self.seconds is not None:
             found["time of the call"] = f"{self.seconds * 1e3:.3g} ms"

@@ -32,6 +32,16 @@ class Candidate:
     figures: dict = field(default_factory=dict, hash=False)
     leads: bool = field(default=True, compare=False)  # see ``kernels.language.choice.Description``
 
+    @property
+    def config_text(self) -> str:
+        """The configuration's fields: "batch=8, stages=5"."""
+        return ", ".join(f"{name}={value}" for name, value in asdict(self.config).items())
+
+    @property
+    def grid_text(self) -> str:
+        """Blocks: "132 x 1 x 1"."""
+        return " x ".join(map(str, self.grid))
+
     def to_dict(self) -> dict:
         return {
             "kernel": self.kernel,

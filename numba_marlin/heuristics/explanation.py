@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
@@ -39,7 +39,8 @@ class Explanation:
         others = len(self.candidates) - 1
         return (
             f"<Explanation {self.problem.in_words()}, on {self.device.name}:"
-            f" {self.choice.kernel}, then {others} other candidates; print() says why>"
+            f" {self.choice.kernel}, then {others} other candidate{'s' * (others != 1)};"
+            " print() says why>"
         )
 
     def _repr_html_(self) -> str:
@@ -47,8 +48,8 @@ class Explanation:
         rows = [
             (
                 each.kernel,
-                ", ".join(f"{name}={value}" for name, value in asdict(each.config).items()),
-                " x ".join(map(str, each.grid)),
+                each.config_text,
+                each.grid_text,
                 f"{each.figures['predicted_us']:.1f} us" if "predicted_us" in each.figures else "",
                 "; ".join(each.reasons),
             )
@@ -78,7 +79,6 @@ class Explanation:
 
 
 def _lines(each: Candidate, position: int) -> list[str]:
-    config = ", ".join(f"{name}={value}" for name, value in asdict(each.config).items())
     f = each.figures
     work = f"blocks {f['blocks']}, waves {f['waves']:g}"
     if "tiles" in f:
@@ -89,10 +89,10 @@ def _lines(each: Candidate, position: int) -> list[str]:
         work += f", {f['tiles_per_block']} per block, SMs {f['busy']:.0%} busy"
     lines = [
         (
-            f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads}"
+            f"{position}. {each.kernel}  grid {each.grid_text}, {each.threads}"
             f" threads, {each.shared_bytes / 1024:g} KiB shared"
         ),
-        *textwrap.wrap(config, 100, initial_indent="   ", subsequent_indent="   "),
+        *textwrap.wrap(each.config_text, 100, initial_indent="   ", subsequent_indent="   "),
         *(f"   - {reason}" for reason in each.reasons),
         f"   modelled: {work}"
         + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
