@@ -81,18 +81,23 @@ block, barriers_at  full, empty mbarriers both sides             both sides
 already fills the ring for the next tile during the epilogue.
 
 **What is in flight, and what guards a stage.** Copies to up to ``stages`` stages. A stage has two
-mbarriers, *full* and *empty*; both sides walk round the ring by themselves (``language.pipeline``).
+mbarriers, and each side waits for one and arrives at the other; both walk round the ring by
+themselves (``language.pipeline``). That is all that guards it:
 
-- Before it reads a stage, each lane of a consumer warp waits for a phase of its full mbarrier. That
-  phase completes when the producer has arrived and all bytes that it announced have landed, x
-  included. The next one cannot complete before this warp has released the stage, so a slow lane
-  cannot miss this one; it passes later, and the ``.sync`` instructions that follow wait for it.
-- When all its lanes have read what they need, a consumer warp *releases* the stage: a barrier of
-  the warp, then one lane arrives at the empty mbarrier. Released means read, not used: in the
-  source the products of the last words fetched come after that, except with float16 zero points
-  and batch > 16 (``multiply.late_turns``) and in a last step that k does not fill (``tail``).
-- Before it overwrites a stage, the producer waits for its empty mbarrier, which completes a phase
-  when every consumer warp has arrived. In the first round of the ring it does not wait.
+========  ==========================  ============================================================
+who       before it                   waits for
+========  ==========================  ============================================================
+consumer  reads a stage (every lane)  *full*: the producer's one arrival, and all bytes it announced
+producer  overwrites one (but in the  *empty*: an arrival of every consumer warp, made by one lane
+          first lap of the ring)      behind a barrier of the warp, when all its lanes have read
+                                      what they need of the stage: the warp *releases* it
+========  ==========================  ============================================================
+
+Released means read, not used: in the source the products of the last words fetched come after that,
+except with float16 zero points and batch > 16 (``multiply.in_turns``) and in a last step that k
+does not fill (``tail``). The next phase of a full mbarrier cannot complete before this warp has
+released the stage, so a slow lane cannot miss a phase; it passes later, and the ``.sync``
+instructions that follow wait for it.
 
 Within a tile consumer warps do not wait for each other, so they may be in different stages. At its
 end those of equal warp_n do, twice (``output.share_out``); those of different warp_n do not, and
@@ -109,13 +114,14 @@ multiplies. At most what ``shared_limit`` has room for: with the default sizes 5
 should fit on an SM (11 with resident=1). Any number: only the ring's length, ``exchange_at``,
 ``barriers_at`` and how far the producer begins ahead depend on it, no order of sums, no branch.
 
-**A round of the main loop.** A consumer warp waits for a stage, adds its address to the offsets
-that the lane reads at, fetches and multiplies its pairs, promotes groups that end, and goes on to
-the next. It releases the stage when the last pair is fetched, before that one is multiplied.
-``multiply`` lists the order, and what overlaps: in short, the shared loads of a pair the products
-of the pair before, but the first pair of a stage is fetched with nothing to multiply meanwhile
-(what that costs was not measured). The producer waits for an empty stage, announces bytes, copies
-k16 rows, scales, zero points and rows of x.
+**A round of the main loop**: one turn of the innermost ``while`` in ``consume``. In order: wait
+until the stage is full; fetch its first pair; then for each pair fetch the next one, multiply this
+one, and promote the group that ends; at the last pair release the stage instead of a fetch, before
+it is multiplied. The code is ``multiply.double_buffered``, from top to bottom, and for batch > 16
+``multiply.in_turns``. What overlaps: the shared loads of a pair with the products of the pair
+before; the first pair of a stage is fetched with nothing to multiply meanwhile (what that costs was
+not measured). The producer waits for an empty stage, announces bytes, copies k16 rows, scales, zero
+points and rows of x.
 
 **Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3, a
 16-column block each. Nibble p of word j, p = 0 being the lowest bits, is W[k, n] at k = 2t + p // 4

@@ -13,7 +13,7 @@ The state of the producer's loop, ``produce``:
 ``step``      the same step as Step(n_tile, row_first, k_step), which ``next_step`` moves on
 ``place``     RingPlace(stage, parity): the stage that it fills, and the parity of the phase of that
               stage's empty mbarrier that it waits for
-``ahead``     the position at which the first round of the ring ends: steps before it wait for no
+``ahead``     the position at which the first lap of the ring ends: steps before it wait for no
               empty mbarrier, as nobody has used their stages
 
 One lane issues all copies, since a bulk copy takes its operands from uniform registers: with one
@@ -201,7 +201,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     def produce(a, b, scales, zeros, shared, stripe, sizes):
         """Weights, scales and zero points do not depend on the launch before this one (``kernel``,
         parameters), so a ring full of them is on its way before that one has ended. x does, and
-        waits for it (griddepcontrol.wait). The ring begins empty, so the first round waits for no
+        waits for it (griddepcontrol.wait). The ring begins empty, so the first lap waits for no
         consumer."""
         source = Source(a, b, scales, zeros, ptx.create_policy_evict_first())
         ahead = min(stripe.begin + cfg.stages, stripe.end)

@@ -44,9 +44,9 @@ batch > 16 there is no buffer for the next pair, so the two rows take turns in o
     fetch zeros 0;  fetch row 0;  multiply, replacing products;  fetch row 1;  multiply
     fetch terms 0;  fetch row 2;  multiply;  fetch row 3;  release the stage;  multiply;  promote
 
-and with float16 zero points besides (``late_turns``) terms come after the group's last multiply,
-and the release after the terms. In a last step that k does not fill rows come one at a time, and
-the stage is released after all of them (``tail``).
+and with float16 zero points besides (``late``) terms come after the group's last multiply, and the
+release after the terms. In a last step that k does not fill rows come one at a time, and the stage
+is released after all of them (``tail``).
 
 **What overlaps with what** in a warp is up to the assembler: loads may move among products, as
 neither changes what the other reads. What ptxas 13.5 makes of four configurations (read, not timed)
@@ -105,7 +105,8 @@ def multiply_verbs(lang, config, ring):
         multiply_next=row_product(lang, config, weights, promotion, replaces=False),
         done_with_stage=done_with_stage,
     )
-    multiply_full = all_pairs(lang, config, verbs)
+    full_stage = double_buffered if config.two_pairs else in_turns
+    multiply_full = full_stage(lang, config, verbs)
     multiply_tail = tail(lang, config, verbs)
 
     @lang.device
@@ -177,48 +178,6 @@ def row_product(lang, config, weights, promotion, replaces):
 # ---- a full stage ----
 
 
-def all_pairs(lang, config, verbs):
-    """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
-    full stage, pair by pair. It releases the stage after its last read.
-
-    This is the main loop's inner loop, unrolled here and not by the compiler: a loop that stayed
-    rolled would index registers at run time. Each pair has a device function of its own, in whose
-    body ``begins``, ``ends`` and ``last`` are constants, so that each ``if`` leaves one side."""
-    if config.two_pairs:
-        pair_verb = double_buffered
-    elif config.zeros == "float16":
-        pair_verb = late_turns
-    else:
-        pair_verb = in_turns
-    every_pair = one_after_other(
-        lang, [pair_verb(lang, config, verbs, number) for number in range(config.pairs)]
-    )
-    if not config.two_pairs:
-        return every_pair
-
-    @lang.device
-    def first_fetch_and_pairs(registers, pointers, shared, place, lane):
-        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
-        every_pair(registers, pointers, shared, place, lane)
-
-    return first_fetch_and_pairs
-
-
-def one_after_other(lang, pairs):
-    """-> device function that calls those of a list in order. (Device functions cannot loop over
-    functions.)"""
-    if len(pairs) == 1:
-        return pairs[0]
-    first, rest = pairs[0], one_after_other(lang, pairs[1:])
-
-    @lang.device
-    def first_and_rest(registers, pointers, shared, place, lane):
-        first(registers, pointers, shared, place, lane)
-        rest(registers, pointers, shared, place, lane)
-
-    return first_and_rest
-
-
 def place_of_pair(config, number):
     """-> (group, begins, ends, last) of pair ``number`` of a warp's part of a stage. group: number
     of its group, counted from the first that the warp has of the stage; begins, ends: whether the
@@ -229,82 +188,105 @@ def place_of_pair(config, number):
     return group, pair_of_group == 0, ends, number + 1 == config.pairs
 
 
-def double_buffered(lang, config, verbs, number):
-    """-> device function: multiplies pair ``number``, which an earlier fetch brought to registers,
-    after the fetch of the next one."""
-    group, begins, ends, last = place_of_pair(config, number)
-    buffer = number % 2
+def double_buffered(lang, config, verbs):
+    """-> device function (registers, pointers, shared, place, lane): a warp's part of a full stage,
+    then released. While a pair is multiplied from one buffer, the next is fetched to the other."""
 
     @lang.device
-    def multiply_pair(registers, pointers, shared, place, lane):
-        if begins:
-            verbs.fetch.fetch_zeros(registers, pointers, group)
-        if ends:
-            terms = verbs.promotion.fetch_terms(pointers, group)
-        if last:
-            verbs.done_with_stage(shared, place, lane)
-        else:
-            verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
-        if begins:
-            verbs.multiply_first(registers, 2 * buffer, of_pair=0)
-        else:
-            verbs.multiply_next(registers, 2 * buffer, of_pair=0)
-        verbs.multiply_next(registers, 2 * buffer + 1, of_pair=1)
-        if ends:
-            verbs.promotion.promote(registers, terms)
+    def no_pair_left(registers, pointers, shared, place, lane):
+        pass
 
-    return multiply_pair
+    def pairs_from(number):
+        """-> device function: pair ``number``, then all after it. pairs_from(0) is the stage. In
+        CUDA it would be a loop over the body of ``pairs``::
 
+            #pragma unroll
+            for (int number = 0; number < pairs; number++) {
+                ...
+            }
 
-def in_turns(lang, config, verbs, number):
-    """-> device function: pair ``number``, one k16 row fetched and multiplied after the other. For
-    batch > 16."""
-    group, begins, ends, last = place_of_pair(config, number)
+        Numba has no such pragma, and a loop that stays rolled would index registers at run time. So
+        each turn is a device function that calls the next one, all of them inlined. ``number`` and
+        the names of the next two lines are constants in it, so each ``if`` leaves one side."""
+        group, begins, ends, last = place_of_pair(config, number)
+        buffer = number % 2
+        following_pairs = no_pair_left if last else pairs_from(number + 1)
 
-    @lang.device
-    def multiply_pair(registers, pointers, shared, place, lane):
-        if begins:
-            verbs.fetch.fetch_zeros(registers, pointers, group)
-        if ends:
-            terms = verbs.promotion.fetch_terms(pointers, group)
-        verbs.fetch.fetch_pair_scales(registers, pointers, number)
-        verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        if begins:
-            verbs.multiply_first(registers, 0, of_pair=0)
-        else:
-            verbs.multiply_next(registers, 0, of_pair=0)
-        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
-        if last:
-            verbs.done_with_stage(shared, place, lane)
-        verbs.multiply_next(registers, 0, of_pair=1)
-        if ends:
-            verbs.promotion.promote(registers, terms)
+        @lang.device
+        def pairs(registers, pointers, shared, place, lane):
+            # The pair's weights, FP4's scales and rows of x are in ``buffer`` already.
+            if begins:
+                verbs.fetch.fetch_zeros(registers, pointers, group)
+            if ends:
+                terms = verbs.promotion.fetch_terms(pointers, group)
+            if last:
+                verbs.done_with_stage(shared, place, lane)
+            else:
+                verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
+            if begins:
+                verbs.multiply_first(registers, 2 * buffer, of_pair=0)
+            else:
+                verbs.multiply_next(registers, 2 * buffer, of_pair=0)
+            verbs.multiply_next(registers, 2 * buffer + 1, of_pair=1)
+            if ends:
+                verbs.promotion.promote(registers, terms)
+            following_pairs(registers, pointers, shared, place, lane)
 
-    return multiply_pair
+        return pairs
 
-
-def late_turns(lang, config, verbs, number):
-    """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
-    in while a row multiplies. So they are read last, and the stage is released after that."""
-    group, begins, ends, last = place_of_pair(config, number)
+    all_pairs = pairs_from(0)
 
     @lang.device
-    def multiply_pair(registers, pointers, shared, place, lane):
-        verbs.fetch.fetch_row(registers, pointers, 2 * number)
-        if begins:
-            verbs.multiply_first(registers, 0, of_pair=0)
-        else:
-            verbs.multiply_next(registers, 0, of_pair=0)
-        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
-        verbs.multiply_next(registers, 0, of_pair=1)
-        if ends:
-            terms = verbs.promotion.fetch_terms(pointers, group)
-        if last:
-            verbs.done_with_stage(shared, place, lane)
-        if ends:
-            verbs.promotion.promote(registers, terms)
+    def multiply_full(registers, pointers, shared, place, lane):
+        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
+        all_pairs(registers, pointers, shared, place, lane)
 
-    return multiply_pair
+    return multiply_full
+
+
+def in_turns(lang, config, verbs):
+    """-> the same for batch > 16, where registers suffice for one k16 row: the rows of a pair are
+    fetched and multiplied in turn. Unrolled as in ``double_buffered``.
+
+    With float16 zero points not even a group's scales and zero points can be kept while a row
+    multiplies. So these are read last (``late``), and the stage is released after that."""
+    late = config.zeros == "float16"
+
+    @lang.device
+    def no_pair_left(registers, pointers, shared, place, lane):
+        pass
+
+    def pairs_from(number):
+        group, begins, ends, last = place_of_pair(config, number)
+        following_pairs = no_pair_left if last else pairs_from(number + 1)
+
+        @lang.device
+        def pairs(registers, pointers, shared, place, lane):
+            if begins:
+                verbs.fetch.fetch_zeros(registers, pointers, group)
+            if ends and not late:
+                terms = verbs.promotion.fetch_terms(pointers, group)
+            verbs.fetch.fetch_pair_scales(registers, pointers, number)
+            verbs.fetch.fetch_row(registers, pointers, 2 * number)
+            if begins:
+                verbs.multiply_first(registers, 0, of_pair=0)
+            else:
+                verbs.multiply_next(registers, 0, of_pair=0)
+            verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
+            if last and not late:
+                verbs.done_with_stage(shared, place, lane)
+            verbs.multiply_next(registers, 0, of_pair=1)
+            if ends and late:
+                terms = verbs.promotion.fetch_terms(pointers, group)
+            if last and late:
+                verbs.done_with_stage(shared, place, lane)
+            if ends:
+                verbs.promotion.promote(registers, terms)
+            following_pairs(registers, pointers, shared, place, lane)
+
+        return pairs
+
+    return pairs_from(0)
 
 
 # ---- the last step of a tile, where k does not fill it ----

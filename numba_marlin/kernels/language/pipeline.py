@@ -4,17 +4,18 @@ guarded by mbarriers: the verbs of both sides. (For the kernels with specialised
 and ``ampere`` guard stages by commit groups and syncthreads.)
 
 Every stage has two barriers. *full*: the producer's arrivals are in and all bytes that it announced
-have come. *empty*: all consumers are done with the stage. A barrier completes one phase per round
-of the ring. A phase has a parity, 0 for the first, 1 for the next, 0 again, and so on; a wait names
-its phase by the parity. Both sides walk round the ring on their own, each with its
+have come. *empty*: all consumers are done with the stage. A *lap* is once round the ring; a barrier
+completes one phase per lap. A phase has a parity, 0 for the first, 1 for the next, 0 again, and so
+on; a wait names its phase by the parity. Both sides walk round the ring on their own, each with its
 ``RingPlace(stage, parity)``, two u32, which ``advance`` moves on: the stage's number, and the
-parity of the phase to wait for, which changes from round to round. The producer is ahead by
-``stages`` stages at most:
+parity of the phase to wait for, which changes from lap to lap. In the first lap consumers wait for
+phase 0, the producer for the phase before it, of parity 1, which a new barrier counts as complete:
+so it does not wait. The producer is ahead by ``stages`` stages at most:
 
     ring = pipeline_verbs(lang, stages, producers=1, consumers=8)
     one thread:    ring.initialise(barriers)                # then all: syncthreads
     the producer:  place = ring.producer_start()
-                   ring.wait_empty(barriers, place)         # passes at once in the first round
+                   ring.wait_empty(barriers, place)         # passes at once in the first lap
                    ring.expect(barriers, place, bytes)
                    copies that count against ring.full(barriers, place)
                    place = ring.advance(place)

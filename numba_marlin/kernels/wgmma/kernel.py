@@ -80,19 +80,27 @@ k16 row, and a thread has as many tuples of tile_m / 2 accumulators.
 
 **What is in flight, and what guards a stage.** The ring has ``stages`` stages, and runs on from
 tile to tile. Up to all of them are on their way or full; of these a k group multiplies one, and
-holds the one before while that one's last products run. A stage's *full* mbarrier has one arrival,
-the producer's, with the bytes that it announces; consumers wait for it before they read. Its
-*empty* mbarrier has one arrival of each of the 4 * warpgroups warps of the k group that the stage
-belongs to, made when its last product is done: that is while the next stage of the k group
-multiplies (``tensor``). The producer waits for it before it overwrites, but for the first round:
-the ring is empty then (``load``). ``RingPlace(stage, parity)`` is a thread's place in the ring: the
-stage, and the parity of the phase to wait for, which flips with each lap (``language.pipeline``). A
-consumer has two wgmma groups in flight at most, of a k16 row each. The tile of C on its way out,
-and the accumulators that are exchanged, are guarded apart (``output``, ``exchange``). Programmatic
-dependent launch (``griddepcontrol``): a launch's blocks begin on SMs that the kernel before has
-left, and a ring full of weights is on its way before that kernel has ended. Nothing but weights,
-scales and zero points is touched before it is complete: the producer waits before its first copy of
-x, consumers before their first item.
+holds the one before while that one's last products run. A stage has two mbarriers, and each side
+waits for one and arrives at the other. That is all that guards it:
+
+========  ==========================  ============================================================
+who       before it                   waits for
+========  ==========================  ============================================================
+consumer  reads a stage               *full*: the producer's one arrival, and all bytes it announced
+producer  overwrites one (but in the  *empty*: an arrival of each of the 4 * warpgroups warps of the
+          first lap: it is empty)     k group that the stage belongs to, made when the stage's last
+                                      product is done, while the next one multiplies (``tensor``)
+========  ==========================  ============================================================
+
+``RingPlace(stage, parity)`` is a thread's place in the ring: the stage, and the parity of the phase
+to wait for, which flips with each lap (``language.pipeline``). A consumer has two wgmma groups in
+flight at most, of a k16 row each. What is not in the ring, the tile of C on its way out and the
+accumulators that are exchanged, has guards of its own (``output``, ``exchange``).
+
+Programmatic dependent launch (``griddepcontrol``): a launch's blocks begin on SMs that the kernel
+before has left, and a ring full of weights is on its way before that kernel has ended. Nothing but
+weights, scales and zero points is touched before it is complete: the producer waits before its
+first copy of x, consumers before their first item.
 
 **How many stages.** At least 2 * k_groups: a k group gives a stage back when its next one has begun
 to multiply, so with fewer it would wait for itself. A multiple of k_groups: a stage belongs to one

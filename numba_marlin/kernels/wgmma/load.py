@@ -14,7 +14,7 @@ row of the map, in elements of the map.
 
 The producer's state: ``item`` (``schedule``), what is left to be copied of this block's work, and
 ``place``, the stage to be filled next, with the parity to wait for on its *empty* (1 in the first
-round). Within an item: ``step``, the next step of k of the tile, and ``item_steps_left``, of both k
+lap). Within an item: ``step``, the next step of k of the tile, and ``item_steps_left``, of both k
 groups. In the first, ``ahead``: stages that are filled before the kernel before is complete;
 ``done``: how many of these have their weights, then how many their x; ``place_of_x``: the next to
 get x.
@@ -122,7 +122,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
 
     @lang.device
     def fill_stages(shared, place, item, plan, maps, sizes):
-        """A stage for each step of an item, each when it is empty; where the first round is not
+        """A stage for each step of an item, each when it is empty; where the first lap is not
         over yet, such a wait passes at once."""
         tile = schedule.tile_of(item, plan)
         policy = ptx.create_policy_evict_first()

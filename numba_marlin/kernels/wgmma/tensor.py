@@ -23,10 +23,10 @@ dequantised weights have two sets of registers. "Stage before" and "next" are th
 Why lane 0 may release for its warp without a barrier of the warp: ``wgmma`` takes registers of all
 lanes, so when a stage's products are done all lanes' loads of it are. (The scales of "sums" are no
 operands of it. They are loaded before: shared memory serves what a warp asks of it in order, the
-arrival, which the release is, included.) Nor is
-a proxy fence wanted between these loads and TMA's next copy to the stage: they are reads, done
-before the arrival on *empty* that the producer waits for. The producer's copies overlap with all of
-this, and the tensor store of C with the next item's rounds.
+arrival, which the release is, included.) Nor is a proxy fence wanted between these loads and TMA's
+next copy to the stage: they are reads, done before the arrival on *empty* that the producer waits
+for. The producer's copies overlap with all of this, and the tensor store of C with the next item's
+rounds.
 
 The state of the loop (``multiply_steps``). The first four are the same in all threads of a k group,
 the others each lane's own:

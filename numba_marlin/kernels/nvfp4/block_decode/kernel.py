@@ -272,7 +272,7 @@ def make(lang, config):
         )
         own_step = thread.warp_k // RUNS
         # The first step lies in the stage of its number (below k_warps / 2, so there is one), in
-        # the ring's first round: parity 0. From there on the warp goes by stages_at_once, and meets
+        # the ring's first lap: parity 0. From there on the warp goes by stages_at_once, and meets
         # the same stages in every round.
         place = ring.Place(own_step, 0)
         while own_step < item.steps:

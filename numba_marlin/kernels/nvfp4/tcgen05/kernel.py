@@ -198,7 +198,7 @@ def make(lang, config):
             number = next_number(number)
         # Shared memory must outlive the commits that say its stages are empty: their arrivals come
         # whenever products are done. So wait once more for each stage, from the one that would be
-        # filled next on; one that was never filled passes, as in the first round.
+        # filled next on; one that was never filled passes, as in the first lap.
         for _ in range(cfg.stages):
             stage_ring.wait_empty(barriers, place)
             place = stage_ring.advance(place)
