@@ -80,7 +80,8 @@ KERNEL = KernelDefinition(
             ),
             "multiply": (
                 "multiply_stage",
-                "multiply_pair",
+                "multiply_full",
+                "multiply_pairs",
                 "multiply_tail",
                 "multiply_row",
                 "fetch_pair",

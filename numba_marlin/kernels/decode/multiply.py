@@ -37,9 +37,10 @@ and groups of two (``double_buffered``; "zeros": of a group, integer ones, if th
     fetch zeros 1;  fetch pair 3 to buffer 1;  multiply pair 2, whose first row replaces products
     fetch terms 1;  release the stage;         multiply pair 3;  promote group 1
 
-FP4's scales come with their pair, and where nothing is promoted rows are added to ``acc``. With
-batch > 16 there is no buffer for the next pair, so the two rows take turns in one slot
-(``in_turns``), two pairs to a group::
+The default configuration has only the first two lines and the last: two pairs of one group. FP4's
+scales come with their pair, and where nothing is promoted rows are added to ``acc``. With batch >
+16 there is no buffer for the next pair, so the two rows take turns in one slot (``in_turns``), two
+pairs to a group::
 
     fetch zeros 0;  fetch row 0;  multiply, replacing products;  fetch row 1;  multiply
     fetch terms 0;  fetch row 2;  multiply;  fetch row 3;  release the stage;  multiply;  promote
@@ -198,7 +199,7 @@ def double_buffered(lang, config, verbs):
 
     def pairs_from(number):
         """-> device function: pair ``number``, then all after it. pairs_from(0) is the stage. In
-        CUDA it would be a loop over the body of ``pairs``::
+        CUDA it would be a loop over the body of ``multiply_pairs``::
 
             #pragma unroll
             for (int number = 0; number < pairs; number++) {
@@ -213,7 +214,7 @@ def double_buffered(lang, config, verbs):
         following_pairs = no_pair_left if last else pairs_from(number + 1)
 
         @lang.device
-        def pairs(registers, pointers, shared, place, lane):
+        def multiply_pairs(registers, pointers, shared, place, lane):
             # The pair's weights, FP4's scales and rows of x are in ``buffer`` already.
             if begins:
                 verbs.fetch.fetch_zeros(registers, pointers, group)
@@ -232,7 +233,7 @@ def double_buffered(lang, config, verbs):
                 verbs.promotion.promote(registers, terms)
             following_pairs(registers, pointers, shared, place, lane)
 
-        return pairs
+        return multiply_pairs
 
     all_pairs = pairs_from(0)
 
@@ -261,7 +262,7 @@ def in_turns(lang, config, verbs):
         following_pairs = no_pair_left if last else pairs_from(number + 1)
 
         @lang.device
-        def pairs(registers, pointers, shared, place, lane):
+        def multiply_pairs(registers, pointers, shared, place, lane):
             if begins:
                 verbs.fetch.fetch_zeros(registers, pointers, group)
             if ends and not late:
@@ -284,7 +285,7 @@ def in_turns(lang, config, verbs):
                 verbs.promotion.promote(registers, terms)
             following_pairs(registers, pointers, shared, place, lane)
 
-        return pairs
+        return multiply_pairs
 
     return pairs_from(0)
 
