@@ -28,8 +28,8 @@ def column_verbs(lang, config):
 
     @lang.device
     def factors_of(result, column, g, n):
-        """One scale per column: position 8i + j, i = 0 to 3, of every 32 is that of column 2i +
-        (0, 1, 8, 9, 16, 17, 24, 25)[j]. Factors of FP4: position 2g + h of every 16 is that of
+        """One scale per column: position 8q + r, q = 0 to 3, of every 32 is that of column 2q +
+        (0, 1, 8, 9, 16, 17, 24, 25)[r]. Factors of FP4: position 2g + h of every 16 is that of
         column g + 8h. Both are padded to whole panels, so that column < n guards upper ones too;
         the bias is not."""
         position = column // 32 * 32 + column // 16 % 2 * 4 + g // 2 * 8 + g % 2

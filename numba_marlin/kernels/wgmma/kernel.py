@@ -57,9 +57,10 @@ here, its N is tile_m. So no byte of Marlin's layout has to move, dequantised we
 to shared memory, and x is multiplied where TMA laid it down: [tile_m][k] with k contiguous, which
 is B "K-major", as it stands (``tensor``).
 
-**Who does what.** Blocks are persistent, one per SM, and warpgroups specialised. The last one is
-the producer: one thread of it copies (``load``), and the warpgroup gives its registers up to the
-others (``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise,
+**Who does what.** Blocks are persistent, one per SM or fewer (``config.grid``: no more than there
+are tiles, or steps of k with ``split``), and warpgroups specialised. The last one is the producer:
+one thread of it copies (``load``), and the warpgroup gives its registers up to the others
+(``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise,
 multiply all rows of the tile (``tensor``), and write C (``output``). Number i of them is warpgroup
 i % warpgroups of k group i // warpgroups. With ``k_groups=2``, stage s belongs to k group s % 2.
 Warp w of a warpgroup has ``strips`` neighbouring strips of one panel, w % panels, from
@@ -124,16 +125,16 @@ panel P of the matrix and strip j of it, lane = 4g + t has
     4 bits: word 128 * P + 4 * lane + j, nibble p          k = 2t + p // 4 + 8 * (p % 2)
                                                            n = 16j + g + 8 * (p // 2 % 2)
     8 bits: word 256 * P + 8 * lane + 2j + h, byte p       k = 2t + p // 2 + 8 * (p % 2)
-            (h is 0 or 1)                                  n = 16j + g + 8h
+            (h is 0 or 1: the columns g, or those 8 on)    n = 16j + g + 8h
 
 of which k counts from 16 R and n from 64 P. FP4: code p of a word has the k and n of nibble p, but
 is no nibble: register r of the expanded word, r = 0 to 3, has code r in its low half and code r + 4
 in its high half, and which bits of the word make up a code depends on the type of x
 (``expand_fp4``; packing: ``formats.fp4_words``). With w[b] bit b of the word, 0 unless 0 <= b < 32,
-^ exclusive or, and h here 0 for the low half of the register and 1 for the high one, bit i of code
-r + 4h (bit 3 is the sign, bits 2 to 0 are e e m) is
+^ exclusive or, and u 0 for the low half of the register and 1 for the high one, bit i of code
+r + 4u (bit 3 is the sign, bits 2 to 0 are e e m) is
 
-    float16, q = 16h + (15, or 9 + i for i < 3)     bfloat16, q = 16h + (15, or 6 + i for i < 3)
+    float16, q = 16u + (15, or 9 + i for i < 3)     bfloat16, q = 16u + (15, or 6 + i for i < 3)
     r = 0   w[q]                                    w[q]
     r = 1   w[q - 8]                                w[q - 3]
     r = 2   w[q + 3] ^ w[q - 7]                     w[q + 3] ^ w[q - 1]

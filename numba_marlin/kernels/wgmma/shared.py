@@ -214,7 +214,7 @@ class SharedMemory:
 
     @property
     def exchange_bytes(self):
-        """fp32 accumulators of a tile, where warpgroups or blocks add up."""
+        """fp32 accumulators of a tile, where k groups or the blocks of a cluster add up."""
         return self.partial_bytes if self.k_groups > 1 or self.cluster > 1 else 0
 
     @property
