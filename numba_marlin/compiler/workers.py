@@ -62,6 +62,7 @@ def compile_in_processes(jobs: Iterable[Job], processes: int) -> Iterator[tuple[
         pool.start(min(processes, expected))
         for _ in range(expected):
             yield pool.answers.get()
+        pool.join()
     finally:
         pool.stop()
 
@@ -92,6 +93,9 @@ class _Pool:
         deadline = time.monotonic() + _GRACE
         for worker in workers:
             worker.end(max(0.0, deadline - time.monotonic()))
+        self.join()
+
+    def join(self) -> None:
         for thread in self.threads:
             thread.join()
 
