@@ -40,7 +40,7 @@ class _Need:
     """What one kernel is needed for."""
 
     m: set[int] = field(default_factory=set)
-    problems: dict[Any, None] = field(default_factory=dict)  # in order, each once
+    problems: dict[Any, Any] = field(default_factory=dict)  # as given -> with the first such m
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def kernels_for(
                 chosen = plan.candidate
                 need = needs[Job(chosen.kernel, chosen.config, plan.target, compiler)]
                 need.m.add(rows)
-                need.problems.setdefault(problem, None)
+                need.problems.setdefault(problem, each)
                 if device is None:
                     place = f"{plan.device.name} ({plan.device.arch}): {plan.reason}"
                     places.setdefault(place, None)
@@ -204,7 +204,7 @@ def kernels_for(
                 raise
             turned_down |= dict.fromkeys(names, str(error))
     kernels = tuple(
-        Needed(job, tuple(sorted(need.m)), tuple(need.problems), _state(job))
+        Needed(job, tuple(sorted(need.m)), tuple(need.problems.values()), _state(job))
         for job, need in needs.items()
     )
     return Choice(", ".join(places) or "no device", kernels, turned_down)

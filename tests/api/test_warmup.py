@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ import pytest
 import numba_marlin as nm
 from numba_marlin import testing
 from numba_marlin.compiler import COMPILERS, MissingCompiler, builder
+from numba_marlin.execution import driver, warmup
 from numba_marlin.execution import plan as planning
-from numba_marlin.execution import warmup
 from numba_marlin.execution.warmup import runs
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import rank
+from numba_marlin.heuristics import rank, tuned
 from numba_marlin.problems import BlockProblem, WeightProblem
 from tests.checkpoints.models import small_model
 from tests.fake_compiler import fake_compiler
@@ -77,6 +78,22 @@ def test_kernels_are_compiled_for_a_device_that_is_not_here(compiler, name):
     assert report.compiled == len(report.kernels) and report.ok
     for each in report.kernels:
         assert devices.runs_machine_code(each.job.target, wanted.compute_capability)
+
+
+def test_a_gpu_that_is_here_is_warmed_up_with_the_winners_measured_on_it(compiler, monkeypatch):
+    gpu = replace(devices.device("RTX 4090"), source="measured", driver="580.1")
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", "13.0", (gpu,)))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: gpu)
+    report = nm.warmup(P, m=16)
+    assert report.device == "RTX 4090 (sm_89): a usable CUDA device"
+    assert {each.job.target for each in report.kernels} == {"sm_89"}
+    winner = rank(WeightProblem.of(16, P), gpu)[-1]
+    assert winner.config != report.kernels[0].job.config
+    assert tuned.remember(WeightProblem.of(16, P), gpu, winner.kernel, winner.config, 1.0)
+    planning._default_candidate.cache_clear()
+    (kernel,) = nm.warmup(P, m=16).kernels
+    assert kernel.job.config == winner.config and kernel.problems[0].m == 16
+    planning._default_candidate.cache_clear()
 
 
 def test_types_decide_which_kernels(compiler):
