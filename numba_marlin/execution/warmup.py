@@ -114,8 +114,8 @@ class WarmupReport:
         if self.refused:
             more += f", no kernel for {len(self.refused)} of the layers"
         return (
-            f"<WarmupReport for {self.device}: {len(self.kernels)} kernels, {self.cached} cached,"
-            f" {self.compiled} compiled{more}, in {self.seconds:.1f} s>"
+            f"<WarmupReport of kernels for {self.device}: {len(self.kernels)} needed,"
+            f" {self.cached} cached, {self.compiled} compiled{more}, in {self.seconds:.1f} s>"
         )
 
     def _repr_html_(self) -> str:

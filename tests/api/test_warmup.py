@@ -14,7 +14,7 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import testing
-from numba_marlin.compiler import COMPILERS, MissingCompiler, builder
+from numba_marlin.compiler import COMPILERS, MissingCompiler, builder, workers
 from numba_marlin.execution import driver, warmup
 from numba_marlin.execution import plan as planning
 from numba_marlin.execution.warmup import runs
@@ -157,6 +157,44 @@ def test_an_interruption_keeps_what_is_whole_and_nothing_else(compiler):
     assert nm.warmup(P, m=ROWS).cached == 1
 
 
+def test_an_interruption_ends_the_processes_before_anybody_sees_it(compiler, monkeypatch):
+    ended = []
+
+    def compiling(jobs, processes):
+        try:
+            for job in jobs:
+                yield job, workers._answer(job)
+        finally:
+            ended.append(True)
+
+    def stop(done, total, name):
+        if done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(warmup, "compile_in_processes", compiling)
+    try:
+        nm.warmup(P, m=ROWS, progress=stop)
+    except KeyboardInterrupt:
+        assert ended  # now, not when the traceback is forgotten
+
+
+@pytest.mark.parametrize("processes, most", [(None, 3), (2, 2), (100, None)])
+def test_as_many_processes_as_cores_and_no_more_than_kernels(
+    compiler, monkeypatch, processes, most
+):
+    asked = []
+
+    def compiling(jobs, processes):
+        asked.append(processes)
+        return ((job, workers._answer(job)) for job in jobs)
+
+    monkeypatch.setattr(warmup, "compile_in_processes", compiling)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 2, 5}, raising=False)
+    large = WeightProblem(1, 4096, 4096)
+    report = nm.warmup(large, m=[1, 16, 32, 64, 128], device="H200", processes=processes)
+    assert len(report.kernels) > 3 and asked == [most or len(report.kernels)]
+
+
 def test_a_cache_that_cannot_be_written_is_said_before_anything_is_compiled(compiler, monkeypatch):
     monkeypatch.setattr(warmup, "cache_directory", lambda: None)
     with pytest.raises(nm.CapabilityMissing, match="set NUMBA_MARLIN_CACHE to one that is"):
@@ -204,7 +242,9 @@ def test_without_a_compiler_nothing_is_tried_twice(compiler, monkeypatch):
 def test_a_report_is_said_in_one_line_and_in_json(compiler):
     report = nm.warmup(P, m=[1, 2, 3, 64])
     assert len(repr(report)) < 320 and "\n" not in repr(report)
-    assert "kernels, 0 cached" in repr(report) and "no GPU in this test" in repr(report)
+    assert f"{len(report.kernels)} needed, 0 cached" in repr(
+        report
+    ) and "no GPU in this test" in repr(report)
     assert report.kernels[0].job.kernel in report._repr_html_()
     said = report.to_dict()
     assert said["compiled"] == report.compiled and said["kernels"][0]["m"][0] == [1, 3]

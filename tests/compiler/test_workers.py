@@ -2,6 +2,7 @@
 also if its process dies, and no process outlives the work."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ while True:
 DIES = "import os; os._exit(3)"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 SLEEPS = "import time; time.sleep(600)"
-DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @pytest.fixture
@@ -90,23 +91,36 @@ def test_an_interpreter_that_cannot_be_started_is_an_answer(monkeypatch):
     assert all(each.error[0] == "FileNotFoundError" for each in answers.values())
 
 
-@pytest.mark.parametrize("program", [SLEEPS, DEAF])
-def test_leaving_early_ends_the_processes_at_once(monkeypatch, started, program):
-    monkeypatch.setattr(workers, "_PROGRAM", program)
-    monkeypatch.setattr(workers, "_GRACE", 0.1)
+def interrupt_at(monkeypatch, ready):
+    """Ctrl-C, as soon as ``ready()``."""
     real = workers._Pool.start
 
-    def start_and_be_interrupted(pool, threads):
+    def start(pool, threads):
         real(pool, threads)
-        while len(started) < threads:
+        while not ready():
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers._Pool, "start", start_and_be_interrupted)
-    begin = time.monotonic()
+    monkeypatch.setattr(workers._Pool, "start", start)
+
+
+def test_leaving_early_lets_the_processes_tidy_up(monkeypatch, started):
+    monkeypatch.setattr(workers, "_PROGRAM", SLEEPS)
+    monkeypatch.setattr(workers, "_GRACE", 300.0)  # never killed
+    interrupt_at(monkeypatch, lambda: len(started) == 2)
     with pytest.raises(KeyboardInterrupt):
         next(compile_in_processes(JOBS, 2))
-    assert time.monotonic() - begin < 60 and len(started) == 2 and all_ended(started)
+    assert [each.returncode for each in started] == [-signal.SIGINT] * 2
+
+
+def test_a_process_that_does_not_listen_is_killed(monkeypatch, started, tmp_path):
+    deaf = tmp_path / "deaf"
+    monkeypatch.setattr(workers, "_PROGRAM", DEAF + f"; open({str(deaf)!r}, 'w'); time.sleep(600)")
+    monkeypatch.setattr(workers, "_GRACE", 0.1)
+    interrupt_at(monkeypatch, deaf.exists)
+    with pytest.raises(KeyboardInterrupt):
+        next(compile_in_processes(JOBS, 1))
+    assert [each.returncode for each in started] == [-signal.SIGKILL]
 
 
 @pytest.mark.thorough
