@@ -35,6 +35,7 @@ _EXPORTS = {
     "save_checkpoint": "checkpoints",
     "explain": "api",
     "last_run": "api",
+    "warmup": "api",
     "Workspace": "execution.scratch",
     "RunInfo": "execution.plan",
     "CapabilityMissing": "errors",

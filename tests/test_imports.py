@@ -96,6 +96,7 @@ ALLOWED = {
         "wording",
     },
     "api": {
+        "checkpoints",
         "compiler",
         "emulator",
         "errors",
@@ -242,9 +243,9 @@ def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_
 
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
     monkeypatch.setattr(builder, "_compile", compile_it)
-    planning.compiled_kernel.cache_clear()
+    planning.held.cache_clear()
     assert not planning.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
-    planning.compiled_kernel.cache_clear()
+    planning.held.cache_clear()
     loaded = loaded_beyond_numpy(
         "from numba_marlin import heuristics\nfrom numba_marlin.execution.plan import plan\nassert"
         " plan(heuristics.Problem(16, 64, 128),"

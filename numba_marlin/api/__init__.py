@@ -11,6 +11,7 @@ from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
 from numba_marlin.api.quantizing import quantize, quantize_blocks
 from numba_marlin.api.reports import explain, last_run
+from numba_marlin.api.warmup import warmup
 from numba_marlin.execution.plan import RunInfo
 from numba_marlin.execution.scratch import Workspace
 
@@ -25,4 +26,5 @@ __all__ = [
     "quantize",
     "quantize_blocks",
     "unpack",
+    "warmup",
 ]

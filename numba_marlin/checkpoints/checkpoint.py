@@ -24,7 +24,7 @@ from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import Entry
 from numba_marlin.checkpoints.source import Source
 from numba_marlin.formats.files import STORED, find_stored
-from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, StoredFormat
+from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, Outline, StoredFormat
 from numba_marlin.wording import did_you_mean
 
 _MANY_WEIGHTS = 1 << 22  # from this number on, compiled loops are worth loading Numba
@@ -67,6 +67,22 @@ class _WithValue:
         self.shape, self.dtype, self.value = entry.shape, entry.dtype, value
 
 
+class _Read(Mapping):
+    """A layer's tensors, each read when it is looked up."""
+
+    def __init__(self, source: Source, names: dict[str, str]):
+        self.source, self.names = source, names
+
+    def __getitem__(self, last: str) -> np.ndarray:
+        return self.source.array(self.names[last])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 class Checkpoint(Mapping):
     """A lazy mapping, layer name -> QuantizedWeight, PackedWeight or BlockWeight.
 
@@ -102,10 +118,27 @@ class Checkpoint(Mapping):
         if form is not None and not self.layers:
             raise CheckpointError(f"{source.path}: holds no layer of format {form!r}")
 
-    def __getitem__(self, name: str):
+    def _layer(self, name: str) -> Layer:
         layer = self.layers.get(name)
         if layer is None:
             raise KeyError(f"no quantised layer {name!r}{did_you_mean(name, self.layers)}")
+        return layer
+
+    def outline(self, name: str) -> Outline:
+        """What kernels are chosen by, of a layer. Of its data the zero points alone are read, since
+        only they say whether the layer is symmetric. ValueError if no kernel multiplies layers of
+        its format; CheckpointError if the zero points cannot be read."""
+        layer = self._layer(name)
+        return layer.form.outline(_Read(self.source, layer.tensors), layer.geometry)
+
+    def bias(self, name: str) -> str | None:
+        """The name of the tensor of ``others`` that is a layer's bias; None if it has none."""
+        tensor, wanted = f"{name}.bias", (self._layer(name).geometry.n,)
+        entry = self.source.entries.get(tensor)
+        return tensor if entry is not None and tuple(entry.shape) == wanted else None
+
+    def __getitem__(self, name: str):
+        layer = self._layer(name)
         arrays = {last: self.source.array(tensor) for last, tensor in layer.tensors.items()}
         try:
             return layer.form.read(arrays, codec_for(layer.geometry.k * layer.geometry.n))

@@ -341,7 +341,7 @@ def _counted(args, problem, candidate) -> dict:
 
     plan = Plan("emulator", "asked for", machine_for(candidate.kernel), candidate)
     drawn = sample(problem, np.random.default_rng(args.seed))
-    binding = drawn.bound(candidate, plan.device.sms, plan.compile(args.compiler))
+    binding = drawn.bound(candidate, plan.device.sms, plan.compile(args.compiler, problem))
     return {
         "kind": "counted",
         "kernel": candidate.kernel,

@@ -4,6 +4,7 @@ reads every layer and checks its values."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 HELP = "show what a quantised checkpoint holds, and check it"
 EXAMPLES = """  numba-marlin inspect llama-gptq/
@@ -75,7 +76,7 @@ def execute(args, report) -> bool:
             "data",
             "every layer was read"
             if not bad
-            else "\n".join(f"- {names}: {text}" for text, names in _each_once(bad).items()),
+            else "\n".join(f"- {names}: {text}" for text, names in each_once(bad).items()),
         )
     if args.layers:
         for row in rows:
@@ -116,7 +117,7 @@ def described(layer, source) -> dict:
     }
 
 
-def _each_once(problems: list[tuple[str, str]]) -> dict[str, str]:
+def each_once(problems: Iterable[tuple[str, str]]) -> dict[str, str]:
     """{what is said: the layers that it is said of, the first few by name}"""
     layers: dict[str, list[str]] = {}
     for name, text in problems:

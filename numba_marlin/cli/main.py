@@ -34,6 +34,7 @@ VERBS = {
     "unpack": "numba_marlin.cli.unpack",
     "profile": "numba_marlin.cli.profile",
     "watch": "numba_marlin.cli.watch",
+    "warmup": "numba_marlin.cli.warmup",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -46,6 +47,7 @@ examples:
   numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
   numba-marlin inspect llama-gptq/
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
+  numba-marlin warmup llama-gptq/ --m 1-256
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
   numba-marlin trace                 a kernel's run, step by step; no GPU needed
   numba-marlin unpack --format awq --k 3 --n 12

@@ -10,7 +10,7 @@ Only this package depends on the internals of a compiler. Its back ends, ``numba
 is compiled.
 """
 
-from numba_marlin.compiler.builder import COMPILERS, available_compilers, build
+from numba_marlin.compiler.builder import COMPILERS, available_compilers, build, load
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.errors import AssemblyError, MissingCompiler
 from numba_marlin.compiler.resources import Resources
@@ -26,4 +26,5 @@ __all__ = [
     "Target",
     "available_compilers",
     "build",
+    "load",
 ]

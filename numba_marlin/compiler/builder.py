@@ -70,24 +70,14 @@ def build(
     MissingCompiler if the compiler is not installed, or if NUMBA_ENABLE_CUDASIM hides it;
     AssemblyError if assemblers reject the PTX.
     """
-    kernel.check_config(config)
-    _check_compiler(compiler)
-    the_target = target_named(target)
-    if not the_target.supports(kernel.min_arch):
-        raise ValueError(
-            f"kernel {kernel.name} needs {kernel.min_arch}, which target={target!r} lacks"
-        )
-    if line_info and compiler != COMPILERS[0]:
-        raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")
-    versions = disk.installed_versions(_DISTRIBUTIONS[compiler])
-    key = disk.cache_key(kernel, config, target, compiler, versions, line_info)
+    key, versions = _identity(kernel, config, target, compiler, line_info)
     found = disk.load(key, config) if cache else None
     if found is not None:
         return found
     compiled = _compile(
         kernel,
         config,
-        the_target,
+        target_named(target),
         backend(compiler),
         key,
         versions,
@@ -96,6 +86,29 @@ def build(
     if cache:
         disk.store(compiled)
     return compiled
+
+
+def load(
+    kernel: KernelDefinition, config, target: str, compiler: str = "numba-cuda"
+) -> CompiledKernel | None:
+    """What ``build`` would find in the disk cache; None if it would compile. Raises TypeError and
+    ValueError as ``build`` does."""
+    key, _ = _identity(kernel, config, target, compiler)
+    return disk.load(key, config)
+
+
+def _identity(kernel, config, target, compiler, line_info=False) -> tuple[str, dict[str, str]]:
+    """Check what is to be compiled -> (its key in the disk cache, versions)."""
+    kernel.check_config(config)
+    _check_compiler(compiler)
+    if not target_named(target).supports(kernel.min_arch):
+        raise ValueError(
+            f"kernel {kernel.name} needs {kernel.min_arch}, which target={target!r} lacks"
+        )
+    if line_info and compiler != COMPILERS[0]:
+        raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")
+    versions = disk.installed_versions(_DISTRIBUTIONS[compiler])
+    return disk.cache_key(kernel, config, target, compiler, versions, line_info), versions
 
 
 def _compile(kernel, config, target, the_backend, key, versions, **line_info):

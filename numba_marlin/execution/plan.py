@@ -7,6 +7,9 @@ kernel that needs another architecture's instructions it models that architectur
 from __future__ import annotations
 
 import functools
+import logging
+import threading
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +22,7 @@ from numba_marlin.heuristics import Candidate, candidate, has_instructions, kern
 from numba_marlin.kernels.registry import find_kernel, kernels
 from numba_marlin.wording import html_table
 
+log = logging.getLogger("numba_marlin")
 BACKENDS = ("auto", "cuda", "emulator", "reference")
 
 
@@ -101,10 +105,11 @@ class Plan:
         """Whether the kernel takes the stride of a's rows."""
         return any(name == "a_stride" for name, _ in self.definition.parameters)
 
-    def compile(self, compiler: str):
+    def compile(self, compiler: str, problem=None):
         """The candidate's CompiledKernel for the device, from memory, the disk cache, or compiled
-        now."""
-        return compiled_kernel(self.candidate.kernel, self.candidate.config, self.target, compiler)
+        now. problem: what needs it, for the log."""
+        chosen = self.candidate
+        return compiled_kernel(chosen.kernel, chosen.config, self.target, compiler, problem)
 
     def info(
         self,
@@ -167,6 +172,12 @@ def plan(
     return Plan(backend, reason, device, chosen)
 
 
+def plan_on(problem, device: devices.Device) -> Plan:
+    """The plan of a product on a device that need not be there. ValueError, with the reasons, if no
+    kernel runs there."""
+    return Plan("cuda", "asked for", device, _default_candidate(problem, device, None))
+
+
 def target_for(definition, device: devices.Device) -> str:
     """The target of a kernel on a device: the device's own, or that of the architecture-specific
     instructions that the kernel uses."""
@@ -206,7 +217,36 @@ def _default_candidate(problem, device: devices.Device, kernel: str | None) -> C
     return rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel)
 
 
+class _Held:
+    """A compiled kernel in memory, and the lock of the threads that want it first."""
+
+    def __init__(self):
+        self.lock, self.compiled = threading.Lock(), None
+
+
 @functools.lru_cache(maxsize=256)
-def compiled_kernel(kernel: str, config: object, target: str, compiler: str):
-    """The compiled kernel, from memory, from the disk cache, or built now."""
-    return compiler_room.build(find_kernel(kernel), config, target=target, compiler=compiler)
+def held(kernel: str, config: object, target: str, compiler: str) -> _Held:
+    """Where ``compiled_kernel`` keeps a kernel."""
+    return _Held()
+
+
+def compiled_kernel(kernel: str, config: object, target: str, compiler: str, problem=None):
+    """The compiled kernel, from memory, from the disk cache, or built now: then the log says what
+    the caller waits for, and how long it took."""
+    place = held(kernel, config, target, compiler)
+    with place.lock:
+        if place.compiled is None:
+            definition = find_kernel(kernel)
+            found = compiler_room.load(definition, config, target, compiler)
+            place.compiled = found or _built(definition, config, target, compiler, problem)
+    return place.compiled
+
+
+def _built(definition, config, target: str, compiler: str, problem):
+    what = f"kernel {definition.name} for {target}"
+    why = "" if problem is None else f", which {problem.in_words()} is the first to need"
+    log.info("compiling %s%s; numba_marlin.warmup compiles ahead of the first call", what, why)
+    start = time.perf_counter()
+    compiled = compiler_room.build(definition, config, target=target, compiler=compiler)
+    log.info("compiled %s in %.1f s", what, time.perf_counter() - start)
+    return compiled

@@ -80,7 +80,7 @@ def run(product: Product, plan: Plan, options: Options) -> Outcome:
         start = time.perf_counter()
         results = product.reference()
         return Outcome(results, plan.info(product.problem, time.perf_counter() - start))
-    compiled = plan.compile(options.compiler)
+    compiled = plan.compile(options.compiler, product.problem)
     if plan.backend == "emulator":
         return _on_machine(product, plan, options, compiled)
     if product.inputs["a"].on_host:

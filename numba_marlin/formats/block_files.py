@@ -27,8 +27,10 @@ import numpy as np
 
 from numba_marlin.formats.block_weight import SCALE_TYPES, BlockWeight
 from numba_marlin.formats.stored import (
+    PLAIN,
     FormatError,
     Geometry,
+    Outline,
     StoredFormat,
     TensorSpec,
     count,
@@ -117,6 +119,9 @@ class Fp4Format(StoredFormat):
         return specs | (
             _scalar(self.inputs, shape=self.factor_shape) if self.inputs in geometry.extras else {}
         )
+
+    def outline(self, tensors, geometry, codec=PLAIN) -> Outline:
+        return Outline(geometry.k, geometry.n, 4, self.rows, None, "e5m3", "e2m1")
 
     def decode(self, tensors, geometry, codec) -> BlockWeight:
         codes = codec.unpack(self.specs(geometry)[self.codes].packing, tensors[self.codes], 4)
@@ -231,6 +236,9 @@ class Fp8Format(StoredFormat):
             | scales[kind]
             | (_scalar("input_scale") if "input_scale" in geometry.extras else {})
         )
+
+    def outline(self, tensors, geometry, codec=PLAIN) -> Outline:
+        raise ValueError("no kernel multiplies weights of 8-bit floats: quantise them anew")
 
     def decode(self, tensors, geometry, codec) -> BlockWeight:
         k, n = geometry.k, geometry.n

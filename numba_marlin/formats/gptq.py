@@ -100,11 +100,15 @@ class GptqFormat(StoredFormat):
             {"g_idx": TensorSpec(("int32",), (k,))} if "g_idx" in geometry.extras else {}
         )
 
-    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        specs, bits = self.specs(geometry), geometry.bits
-        codes = codec.unpack(specs["qweight"].packing, tensors["qweight"], bits)
-        stored = codec.unpack(specs["qzeros"].packing, tensors["qzeros"], bits)
+    def zeros(self, tensors, geometry, codec) -> np.ndarray | None:
+        packing, bits = self.specs(geometry)["qzeros"].packing, geometry.bits
+        stored = codec.unpack(packing, tensors["qzeros"], bits)
         zeros = stored + np.uint8(self.stored_offset) & np.uint8((1 << bits) - 1)
+        return changes.implicit_zeros(zeros, bits)
+
+    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
+        bits = geometry.bits
+        codes = codec.unpack(self.specs(geometry)["qweight"].packing, tensors["qweight"], bits)
         order = (
             changes.order_of_groups(np.asarray(tensors["g_idx"]), geometry.groups)
             if "g_idx" in tensors
@@ -115,7 +119,7 @@ class GptqFormat(StoredFormat):
         return QuantizedWeight(
             codes,
             np.array(tensors["scales"]),
-            changes.implicit_zeros(zeros, bits),
+            self.zeros(tensors, geometry, codec),
             bits,
             geometry.group,
             order,
@@ -168,16 +172,17 @@ class AwqFormat(StoredFormat):
             {PERMUTATION: TensorSpec(("int32",), (k,))} if PERMUTATION in geometry.extras else {}
         )
 
+    def zeros(self, tensors, geometry, codec) -> np.ndarray | None:
+        packing = self.specs(geometry)["qzeros"].packing
+        return changes.implicit_zeros(codec.unpack(packing, tensors["qzeros"], 4), 4)
+
     def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        specs = self.specs(geometry)
-        codes, zeros = (
-            codec.unpack(specs[name].packing, tensors[name], 4) for name in ("qweight", "qzeros")
-        )
+        codes = codec.unpack(self.specs(geometry)["qweight"].packing, tensors["qweight"], 4)
         order = np.array(tensors[PERMUTATION]) if PERMUTATION in tensors else None
         return QuantizedWeight(
             codes,
             np.array(tensors["scales"]),
-            changes.implicit_zeros(zeros, 4),
+            self.zeros(tensors, geometry, codec),
             4,
             geometry.group,
             order,

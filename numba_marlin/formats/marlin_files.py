@@ -32,7 +32,7 @@ AutoAWQ's ``WQLinear_Marlin``, compressed-tensors' ``pack_to_int32`` and ``pack_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,8 +40,10 @@ from numba_marlin.formats import changes, marlin
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.gptq import PERMUTATION
 from numba_marlin.formats.stored import (
+    PLAIN,
     FormatError,
     Geometry,
+    Outline,
     StoredFormat,
     TensorSpec,
     count,
@@ -107,6 +109,11 @@ class MarlinFile(StoredFormat):
             for name, each in specs.items()
             if name in (self.codes, self.scales, *geometry.extras)
         }
+
+    def outline(self, tensors, geometry, codec=PLAIN) -> Outline:
+        # zero points are kept as they are packed, also if all are the middle of the grid
+        kind = "integer" if "qzeros" in geometry.extras else None
+        return replace(super().outline(tensors, geometry, codec), zeros_kind=kind)
 
     def decode(self, tensors, geometry, codec) -> PackedWeight:
         if "g_idx" in tensors and not np.array_equal(
@@ -226,17 +233,18 @@ class PackQuantized(StoredFormat):
             specs["weight_g_idx"] = TensorSpec(("int32",), (k,))
         return specs
 
+    def zeros(self, tensors, geometry, codec) -> np.ndarray | None:
+        if "weight_zero_point" not in geometry.extras:
+            return None
+        packing, bits = self.specs(geometry)["weight_zero_point"].packing, geometry.bits
+        return changes.implicit_zeros(
+            codec.unpack(packing, tensors["weight_zero_point"], bits), bits
+        )
+
     def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        specs, bits = self.specs(geometry), geometry.bits
-        codes = codec.unpack(specs["weight_packed"].packing, tensors["weight_packed"], bits)
-        zeros, order = None, None
-        if "weight_zero_point" in tensors:
-            zeros = changes.implicit_zeros(
-                codec.unpack(
-                    specs["weight_zero_point"].packing, tensors["weight_zero_point"], bits
-                ),
-                bits,
-            )
+        bits, order = geometry.bits, None
+        packing = self.specs(geometry)["weight_packed"].packing
+        codes = codec.unpack(packing, tensors["weight_packed"], bits)
         # the library writes -1 for "none"
         if "weight_g_idx" in tensors and not (np.asarray(tensors["weight_g_idx"]) == -1).all():
             order = changes.order_of_groups(np.asarray(tensors["weight_g_idx"]), geometry.groups)
@@ -244,7 +252,7 @@ class PackQuantized(StoredFormat):
         return QuantizedWeight(
             codes,
             np.ascontiguousarray(np.asarray(tensors["weight_scale"]).T),
-            zeros,
+            self.zeros(tensors, geometry, codec),
             bits,
             geometry.group,
             order,

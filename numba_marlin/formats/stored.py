@@ -30,7 +30,7 @@ from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.fp4_marlin import MARLIN_FP4, PackedBlocks
 from numba_marlin.formats.streams import MarlinCodes, Plain
-from numba_marlin.formats.types import PackedWeight
+from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight
 
 PLAIN = Plain()
 
@@ -62,6 +62,20 @@ class Geometry:
     @property
     def groups(self) -> int:
         return 1 if self.group == -1 else self.k // self.group
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a kernel is chosen by, of a weight that need not be there: the attributes of the packed
+    weight (``types.PackedWeight``, ``fp4_marlin.PackedBlocks``) that have these names."""
+
+    k: int
+    n: int
+    bits: int
+    group_size: int
+    zeros_kind: str | None
+    scale_dtype: str
+    grid: str = "integer"
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,25 @@ class StoredFormat:
     def decode(self, tensors: dict[str, np.ndarray], geometry: Geometry, codec):
         """The weight that checked tensors hold."""
         raise NotImplementedError
+
+    def zeros(self, tensors, geometry: Geometry, codec) -> np.ndarray | None:
+        """The zero points [groups, n] that checked tensors hold, a mapping of which only these are
+        read; None if the layer is symmetric."""
+        return None
+
+    def outline(self, tensors, geometry: Geometry, codec=PLAIN) -> Outline:
+        """What the layer is to kernels once it is packed, from its geometry and its zero points
+        alone; codes of 2 and 3 bits are widened to 4. ValueError if no layout for kernels holds
+        such weights."""
+        zeros = self.zeros(tensors, geometry, codec)
+        return Outline(
+            geometry.k,
+            geometry.n,
+            max(geometry.bits, min(SUPPORTED_BITS)),
+            geometry.group,
+            None if zeros is None else "integer",
+            geometry.scale_dtype,
+        )
 
     def claims(self, tensors) -> bool:
         """Whether tensors with the names of ``keys`` are of this format, so that whatever breaks

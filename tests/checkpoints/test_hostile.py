@@ -131,6 +131,7 @@ def test_hostile_files_are_refused_in_words(tmp_path, capsys, name):
     tracemalloc.stop()
     for argv in (
         ["inspect", path],
+        ["warmup", path, "--m", "1"],
         ["convert", path, tmp_path / "out", "--to", "awq"],
         ["convert", path, tmp_path / "o.safetensors", "--to", "awq"],
     ):

@@ -2,6 +2,7 @@
 absent."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,12 @@ def test_help_shows_examples_and_every_common_option(capsys, verb):
     assert ("--seed S" in out) == drawn
     _, _, err = run(capsys, verb, "--seed", "x")
     assert ("invalid int value: 'x'" in err) == drawn
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_the_readme_lists_every_verb(verb):
+    readme = Path(__file__, "../../../README.md").resolve().read_text(encoding="utf-8")
+    assert f"\n| `numba-marlin {verb}" in readme
 
 
 @pytest.mark.parametrize(
