@@ -35,8 +35,9 @@ def check_no_gradient(name: str, view: ArrayView) -> None:
         and sys.modules["torch"].is_grad_enabled()
     ):
         raise ValueError(
-            f"{name} requires a gradient, which this product does not have: call it under"
-            f" torch.no_grad() or torch.inference_mode(), or pass {name}.detach()"
+            f"{name} requires a gradient, which this product does not have: call"
+            " numba_marlin.torch.matmul, which has, or this one under torch.no_grad() or"
+            f" torch.inference_mode(), or pass {name}.detach()"
         )
 
 
@@ -49,9 +50,9 @@ def refuse_torch_compile() -> None:
     # None: nothing is compiled; False: only what is compiled already runs so
     if getattr(frames, "get_eval_frame_callback", lambda: None)() not in (None, False):
         raise CapabilityMissing(
-            "torch.compile cannot compile this product, which is no torch operator yet: leave it"
-            " out of the compiled region with f = torch.compiler.disable(numba_marlin.matmul),"
-            " and call f"
+            "torch.compile cannot compile this product, which is no torch operator: call"
+            " numba_marlin.torch.matmul, which is one (of block-scaled operands there is none yet:"
+            " leave it out with torch.compiler.disable)"
         )
 
 

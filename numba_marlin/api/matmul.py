@@ -3,12 +3,15 @@ product."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from numba_marlin.api.checks import (
     check_launch,
     check_no_gradient,
     check_same_place,
+    place_name,
     refuse_torch_compile,
 )
 from numba_marlin.api.packing import check_packed
@@ -17,11 +20,12 @@ from numba_marlin.compiler import COMPILERS
 from numba_marlin.execution import arrays, repeat
 from numba_marlin.execution import plan as planning
 from numba_marlin.execution.binding import weight_operands
-from numba_marlin.execution.product import Options, Product, run
+from numba_marlin.execution.product import Options, Outcome, Product, run
 from numba_marlin.execution.reference import weight_product
 from numba_marlin.execution.scratch import Workspace
 from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.floats import HALF_TYPES
+from numba_marlin.formats.residence import HOST, place_of_weight
 from numba_marlin.problems import WeightProblem
 
 
@@ -90,6 +94,31 @@ def _check_out(
     return view
 
 
+def _device_of(p: PackedWeight | PackedBlocks, x: arrays.ArrayView) -> int | None:
+    """The ordinal of the GPU that holds x or p; None if both are on the host. ValueError if they
+    are on two."""
+    place = place_of_weight(p)
+    if place == HOST:
+        return x.device
+    ordinal = int(place.partition(":")[2])
+    if x.device not in (None, ordinal):
+        raise ValueError(
+            f"p is on {place}, must be where x is: p.to({place_name(x)!r}), or on the host"
+        )
+    return ordinal
+
+
+def _kept(p: PackedWeight | PackedBlocks, backend: str) -> dict[str, object]:
+    """The weight's arrays by parameter: NumPy's, or views on the device that holds it."""
+    if place_of_weight(p) == HOST or backend != "cuda":
+        return {name: np.ascontiguousarray(a) for name, a in weight_operands(p.to(HOST)).items()}
+    views = {name: arrays.view(name, array) for name, array in weight_operands(p).items()}
+    for name, view in views.items():
+        if view.address % 16:
+            raise ValueError(f"{name} of p (address % 16 = {view.address % 16}) must be aligned")
+    return views
+
+
 def matmul(
     x,
     p: PackedWeight | PackedBlocks,
@@ -110,7 +139,8 @@ def matmul(
     x: float16 or bfloat16 [m, k], m >= 1, of NumPy, CuPy, torch or Numba. If a kernel cannot read x
         in place (strides, alignment), x is copied first.
     p: the weight [k, n] as ``pack`` returns it. A weight with a ``permutation`` (activation order)
-        costs a permuted copy of x.
+        costs a permuted copy of x. A weight on the host is copied to the GPU by its first product
+        there (``p.copies``); one that ``p.to("cuda:1")`` has put on a device is read where it is.
     backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the
         float64 product, rounded once; "auto" is CUDA if there is a usable device, else the
         emulator. ``last_run()``, ``return_info`` and the log ("numba_marlin", INFO) report which
@@ -162,37 +192,59 @@ def matmul(
             batch_invariant=batch_invariant,
             return_info=return_info,
         )
-    problem = WeightProblem.of(
-        x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant
-    )
-    inputs = {"a": x_view}
+    options = Options(compiler, stream, workspace)
+    outcome = multiply(x_view, p, backend, out, bias, kernel, config, batch_invariant, options)
+    if plain and outcome.prepared is not None:
+        repeat.remember(x, x_view, p, choice, outcome.prepared)
+    thread.last = info = outcome.info
+    repeat.log_run(info)
+    result = outcome.results["c"]
+    return (result, info) if return_info else result
+
+
+def multiply(
+    x,
+    p: PackedWeight | PackedBlocks,
+    backend: str = "auto",
+    out=None,
+    bias=None,
+    kernel: str | None = None,
+    config=None,
+    batch_invariant: bool = False,
+    options: Options | None = None,
+) -> Outcome:
+    """``matmul`` of a weight without a permutation, each time the long way -> Outcome, whose
+    results are {"c": array of x's library}. x: an array, or a view of one that is checked."""
+    if not isinstance(x, arrays.ArrayView):
+        x = _check_x(x, p)
+    ordinal = _device_of(p, x)
+    problem = WeightProblem.of(x.shape[0], p, x.type_name, bias is not None, batch_invariant)
+    inputs = {"a": x}
     if bias is not None:
-        inputs["bias"] = _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
+        inputs["bias"] = _check_beside("bias", bias, x, (problem.n,), "(n,)")
     out_view = None
     if out is not None:
-        out_view = _check_out(out, x_view, (problem.m, problem.n), inputs.get("bias"))
-
-    plan = planning.plan(problem, backend, kernel, config, x_view.device)
+        out_view = _check_out(out, x, (problem.m, problem.n), inputs.get("bias"))
+    plan = planning.plan(problem, backend, kernel, config, ordinal)
     product = Product(
         problem,
         inputs,
-        lambda: {"c": _by_reference(inputs, p, batch_invariant)},
+        lambda: {"c": _by_reference(inputs, p.to(HOST), batch_invariant)},
         {"a": "x"},
         weight=p,
-        kept=weight_operands(p),
+        kept=_kept(p, plan.backend),
+        ordinal=ordinal or 0,
     )
-    on_device = plan.backend == "cuda" and not x_view.on_host
-    there = {"c": out_view} if on_device and out_view is not None else {}
-    outcome = run(product, plan, Options(compiler, stream, workspace, there))
-    info, result = outcome.info, outcome.results["c"]
-    if not on_device:
-        result = _hand_back(result, x_view, out_view)
-    if plain and outcome.prepared is not None:
-        repeat.remember(x, x_view, p, choice, outcome.prepared)
-    thread.last = info
-    repeat.log_run(info)
-    result = out if out is not None else result
-    return (result, info) if return_info else result
+    options = Options(COMPILERS[0]) if options is None else options
+    on_device = plan.backend == "cuda" and not x.on_host
+    if on_device and out_view is not None:
+        options = replace(options, out={"c": out_view})
+    outcome = run(product, plan, options)
+    if out is not None and on_device:
+        return replace(outcome, results={"c": out})
+    if on_device:
+        return outcome
+    return replace(outcome, results={"c": _hand_back(outcome.results["c"], x, out_view)})
 
 
 def _by_reference(inputs: dict, p: PackedWeight | PackedBlocks, batch_invariant: bool):

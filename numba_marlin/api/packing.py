@@ -64,8 +64,10 @@ def pack(
 
 def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
     """The inverse of ``pack``: PackedWeight -> QuantizedWeight, PackedBlocks -> BlockWeight in its
-    canonical form. TypeError if p is not packed."""
+    canonical form. A weight on a device is copied to the host first. TypeError if p is not
+    packed."""
     check_packed(p)
+    p = p.to("cpu")
     form = find_format(p.layout)
     if p.layout in ("marlin", "marlin-fp4") and p.k * p.n >= _MANY_WEIGHTS:
         from numba_marlin import hostloops

@@ -240,6 +240,8 @@ class Job:
                 f"layer {name!r} is a {type(weight).__name__}, must be a QuantizedWeight, a"
                 f" BlockWeight, or one of them packed{hint}"
             )
+        if isinstance(weight, (PackedWeight, PackedBlocks)):
+            weight = weight.to("cpu")
         try:
             tensors = self.form.write(weight, codec_for(weight.k * weight.n), self.allow_loss)
         except LossError as error:

@@ -20,10 +20,12 @@ import functools
 import math
 import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from numba_marlin.formats.floats import float_type
+from numba_marlin.formats.residence import on_host
 
 LIBRARIES = ("torch", "cupy", "numba")
 LEGACY_STREAM = 0
@@ -262,20 +264,22 @@ def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
     return contiguous(name, array, alignment)
 
 
-def take_columns(name: str, array: ArrayView, columns: np.ndarray) -> object:
+def take_columns(name: str, array: ArrayView, columns: Any) -> object:
     """A new matrix of the same library, type and place: column i is column ``columns[i]`` of
-    ``array``."""
+    ``array``. columns: integers, of NumPy, or of array's library where array is."""
     if array.kind == "torch":
         torch = sys.modules["torch"]
-        return array.owner.detach().index_select(
-            1, torch.from_numpy(columns.astype(np.int64)).to(array.owner.device)
-        )
+        if not isinstance(columns, torch.Tensor):
+            columns = torch.from_numpy(on_host(columns).astype(np.int64))
+        return array.owner.detach().index_select(1, columns.to(array.owner.device))
     if array.kind == "cupy":
         cupy = sys.modules["cupy"]
+        if not isinstance(columns, cupy.ndarray):
+            columns = on_host(columns)
         with cupy.cuda.Device(array.device):
             return array.owner.take(cupy.asarray(columns), axis=1)
     if array.on_host:
-        return array.host[:, columns]
+        return array.host[:, on_host(columns)]
     raise ValueError(
         f"{name} is a {type(array.owner).__name__}, whose columns cannot be permuted here as this"
         " weight needs it: pass a torch or CuPy array"

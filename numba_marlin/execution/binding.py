@@ -150,8 +150,8 @@ def _factors(definition, scaling: Scaling) -> dict[str, np.ndarray]:
     return found
 
 
-def weight_operands(weight) -> dict[str, np.ndarray]:
-    """The arrays of a packed weight, {kernel parameter: array}."""
+def weight_operands(weight) -> dict[str, Any]:
+    """The arrays of a packed weight, {kernel parameter: array}, wherever they are."""
     found = {"b": weight.qweight, "scales": weight.scales} | {
         name: getattr(weight, name, None) for name in ("zeros", "factors")
     }

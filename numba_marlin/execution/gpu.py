@@ -120,12 +120,17 @@ def _address_places(
 _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+def kept_copies(owner: object) -> dict[int, dict[str, driver.DeviceArray]]:
+    """{ordinal: {parameter: device copy}} of what ``kept_on_device`` keeps of ``owner``."""
+    return _kept.setdefault(owner, {})
+
+
 def kept_on_device(
     owner: object, arrays: dict[str, np.ndarray], ordinal: int
 ) -> dict[str, driver.DeviceArray]:
     """Device copies of ``owner``'s arrays, made once and kept as long as it lives; the arrays must
     not change."""
-    copies = _kept.setdefault(owner, {})
+    copies = kept_copies(owner)
     found = copies.get(ordinal)
     # threads that copy at the same time all use the first copy: a captured graph may already
     # point to it

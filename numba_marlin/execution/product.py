@@ -27,8 +27,9 @@ class Product:
     """The operands of a product.
 
     inputs: {parameter: array} as given, all on the same device or all on the host. labels: their
-    names in messages. weight, kept: the weight object, and its arrays by parameter, which are
-    copied to a device once. reference(): {parameter: result} of the float64 reference, rounded.
+    names in messages. weight, kept: the weight object, and its arrays by parameter: NumPy's, which
+    are copied to a device once, or views on the device. ordinal: of the GPU that inputs on the host
+    go to. reference(): {parameter: result} of the float64 reference, rounded.
     scaling: for two block-scaled operands.
     """
 
@@ -37,8 +38,9 @@ class Product:
     reference: Callable[[], dict[str, Any]]
     labels: dict[str, str] = field(default_factory=dict)
     weight: object = None
-    kept: dict[str, np.ndarray] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
     scaling: Scaling | None = None
+    ordinal: int = 0
 
     def ready(self, strided: bool = False) -> dict[str, ArrayView]:
         """The inputs in a form that a kernel can read; copies if necessary. strided: whether the
@@ -125,19 +127,21 @@ def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Out
 
 def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
     """Run host arrays on a GPU: copy to the device, launch, wait, copy back."""
-    start = time.perf_counter()
+    start, ordinal = time.perf_counter(), product.ordinal
     handle = arrays.stream_handle(options.stream, product.inputs["a"].stream)
     copies = {
-        name: arrays.view(name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), 0))
+        name: arrays.view(
+            name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), ordinal)
+        )
         for name, view in product.inputs.items()
     }
     results = {
-        name: driver.DeviceArray(shape, float_type(dtype), 0)
+        name: driver.DeviceArray(shape, float_type(dtype), ordinal)
         for name, (shape, dtype) in product.problem.result_shapes.items()
     }
     there = {name: arrays.view(name, each) for name, each in results.items()}
-    prepared = _enqueued(product, plan, options, copies, there, 0, handle, compiled)
-    driver.synchronize(0, handle)
+    prepared = _enqueued(product, plan, options, copies, there, ordinal, handle, compiled)
+    driver.synchronize(ordinal, handle)
     seconds = time.perf_counter() - start
     return Outcome(
         {name: each.to_host() for name, each in results.items()},
@@ -191,7 +195,9 @@ def _enqueued(
     """Prepare the launch and enqueue it on the stream."""
     distance = arrays.row_distance(inputs["a"]) if plan.strided else None
     binding = binding_of(product, plan, compiled, inputs, distance)
-    weights = gpu.kept_on_device(product.weight, product.kept, ordinal) if product.kept else {}
+    weights = product.kept
+    if any(isinstance(each, np.ndarray) for each in weights.values()):
+        weights = gpu.kept_on_device(product.weight, weights, ordinal)
     numbers = {
         name: gpu.numbers_on_device(each.array, ordinal, handle)
         for name, each in binding.with_role(OPERAND).items()

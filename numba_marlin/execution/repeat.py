@@ -218,8 +218,11 @@ def again_operands(b, inputs: tuple, choice: tuple):
     return (results, call.info) if done else None
 
 
-def remember_operands(b, inputs: dict, choice: tuple, prepared: Prepared, device: int) -> None:
-    """Cache ``prepared``, made for ``inputs`` ({parameter: array}) of these shapes and strides."""
+def remember_operands(
+    b, inputs: dict, choice: tuple, prepared: Prepared, device: int, keeps: tuple | None = None
+) -> None:
+    """Cache ``prepared``, made for ``inputs`` ({parameter: array}) of these shapes and strides.
+    keeps: objects that must outlive its repetitions; None: those of ``prepared``."""
     first, *others = inputs.values()
     library = _library_for(first, prepared, device)
     if library is None or any(type(each) is not type(first) for each in others):
@@ -227,7 +230,9 @@ def remember_operands(b, inputs: dict, choice: tuple, prepared: Prepared, device
     stream = prepared.bound.stream
     if stream == library.stream(first):
         key = (*map(library.seen, inputs.values()), stream, choice)
-        _keep(b, key, OperandCall(prepared, tuple(inputs)))
+        call = OperandCall(prepared, tuple(inputs))
+        call.keeps = call.keeps if keeps is None else keeps
+        _keep(b, key, call)
 
 
 def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
@@ -253,6 +258,11 @@ def _library_for(x, prepared: Prepared, device: int):
     with driver.on_device(device):
         captured = prepared.scratch and driver.capture_id(stream) is not None
     return None if captured else library
+
+
+def forget(weight) -> None:
+    """Drop the calls of a weight, which keep its device copies alive."""
+    _calls.pop(id(weight), None)
 
 
 def _keep(weight, key: tuple, call) -> None:

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numba_marlin.formats import marlin
+from numba_marlin.formats import marlin, residence
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.fp4_words import (
@@ -47,6 +47,7 @@ from numba_marlin.formats.fp4_words import (
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, packed_columns
 from numba_marlin.formats.registry import find_format, register
 from numba_marlin.formats.small_floats import table
+from numba_marlin.formats.types import where
 from numba_marlin.wording import byte_count
 
 GROUP_SIZES = (16, 32)
@@ -63,7 +64,7 @@ def scale_row_bytes(group_size: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedBlocks:
+class PackedBlocks(residence.Residence):
     """A BlockWeight in the order that kernels read; the module's docstring has the arrays' shapes.
     Fields are checked on construction (TypeError, ValueError)."""
 
@@ -104,7 +105,7 @@ class PackedBlocks:
         return (
             f"<PackedBlocks [k={self.k}, n={self.n}], layout {self.layout} for {self.dtype}, codes"
             f" {self.grid}, scales {self.scale_grid} of {self.group_size} rows{of_all};"
-            f" {byte_count(self.nbytes)} on the host>"
+            f" {byte_count(self.nbytes)} on {where(self)}>"
         )
 
     @property
@@ -114,7 +115,8 @@ class PackedBlocks:
     @property
     def nbytes(self) -> int:
         """Bytes that a kernel reads to read the whole weight once."""
-        return self.qweight.nbytes + self.scales.nbytes + self.factors.nbytes
+        read = (self.qweight, self.scales, self.factors)
+        return sum(residence.byte_size(each) for each in read)
 
 
 def canonical(weight: BlockWeight) -> BlockWeight:
@@ -348,19 +350,22 @@ class Fp4MarlinFormat:
         ):
             array = getattr(packed, name)
             if (
-                not isinstance(array, np.ndarray)
-                or array.dtype != dtype
-                or not array.flags.c_contiguous
+                not residence.is_array(array)
+                or residence.type_name(array) != dtype
+                or not residence.contiguous(array)
             ):
                 raise TypeError(
                     f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a"
                     f" C-contiguous numpy.ndarray of {dtype}"
                 )
-            if array.shape != expected:
+            shape = tuple(array.shape)
+            if shape != expected:
                 raise ValueError(
-                    f"{name}.shape={array.shape} must be {rule}={expected} for layout 'marlin-fp4'"
+                    f"{name}.shape={shape} must be {rule}={expected} for layout 'marlin-fp4'"
                 )
-        if not np.isfinite(packed.factors).all():
+        residence.place_of_weight(packed)
+        # those of other libraries are not looked at, which could wait for a device
+        if isinstance(packed.factors, np.ndarray) and not np.isfinite(packed.factors).all():
             raise ValueError(
                 f"factors[{int(np.argmin(np.isfinite(packed.factors)))}] must be finite"
             )

@@ -224,7 +224,7 @@ class MarlinFormat:
         elif packed.zeros_kind == "float16":
             rules.append(("zeros", "(groups, n_packed)", (packed.groups, columns)))
         for name, rule, expected in rules:
-            shape = getattr(packed, name).shape
+            shape = tuple(getattr(packed, name).shape)
             if shape != expected:
                 raise ValueError(
                     f"{name}.shape={shape} must be {rule}={expected} for layout 'marlin'"

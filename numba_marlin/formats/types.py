@@ -1,9 +1,11 @@
 """The two forms of a quantised weight: plain (``QuantizedWeight``) and packed for a kernel
 (``PackedWeight``).
 
-Both are frozen, hold NumPy arrays on the host, and are checked on construction: a wrong type is a
-TypeError, a wrong value a ValueError, and the message names the value and the rule. Arrays are
-copied unless they are C-contiguous and aligned; do not write to them afterwards.
+Both are frozen and checked on construction: a wrong type is a TypeError, a wrong value a
+ValueError, and the message names the value and the rule. NumPy arrays are copied unless they are
+C-contiguous and aligned; do not write to them afterwards. A packed weight may hold arrays of other
+libraries instead, on any device (``residence``): these must be contiguous, are never copied, and
+their values are not looked at.
 
 A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its
 rows are cut into groups of ``group_size`` along k; each group of each column has one scale, float16
@@ -27,9 +29,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from numba_marlin.formats import residence
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.registry import find_format
 from numba_marlin.wording import byte_count
@@ -45,10 +49,18 @@ def check_bits(bits: int, allowed: tuple[int, ...] = SUPPORTED_BITS) -> int:
     return int(bits)
 
 
-def check_permutation(permutation: object, k: int) -> np.ndarray | None:
-    """None, or int32 [k] with every row once. TypeError or ValueError for anything else."""
+def check_permutation(permutation: Any, k: int) -> Any:
+    """None, or int32 [k] with every row once. TypeError or ValueError for anything else. Of an
+    array of another library on a device only type and shape are looked at."""
     if permutation is None:
         return None
+    if residence.is_array(permutation) and not isinstance(permutation, np.ndarray):
+        if residence.type_name(permutation) != "int32" or tuple(permutation.shape) != (k,):
+            raise ValueError(
+                f"permutation is {residence.type_name(permutation)} {tuple(permutation.shape)},"
+                f" must be int32 (k,)=({k},)"
+            )
+        return permutation
     if not isinstance(permutation, np.ndarray) or permutation.dtype.name != "int32":
         kind = (
             permutation.dtype if isinstance(permutation, np.ndarray) else type(permutation).__name__
@@ -77,24 +89,32 @@ def check_group_size(group_size: int, k: int) -> int:
     return int(group_size)
 
 
-def _array(name: str, value: object, *dtypes: str) -> np.ndarray:
+def _array(name: str, value: Any, *dtypes: str, anywhere: bool = False) -> Any:
     """``value`` as a C-contiguous, aligned matrix in native byte order: itself if it is one, else a
-    copy. dtypes: names, any of them."""
-    if not isinstance(value, np.ndarray):
+    copy. dtypes: names, any of them; anywhere: whether it may be an array of another library, which
+    must be contiguous."""
+    if not isinstance(value, np.ndarray) and not (anywhere and residence.is_array(value)):
         raise TypeError(
             f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {' or '.join(dtypes)}"
         )
-    if value.dtype.name not in dtypes:
+    if getattr(value.dtype, "name", residence.type_name(value)) not in dtypes:
         raise TypeError(f"{name}.dtype={value.dtype} must be {' or '.join(dtypes)}")
-    if value.ndim != 2:
-        raise ValueError(f"{name}.shape={value.shape} must have 2 dimensions")
-    if value.size == 0:
-        raise ValueError(f"{name}.shape={value.shape} must not be empty")
+    if len(value.shape) != 2:
+        raise ValueError(f"{name}.shape={tuple(value.shape)} must have 2 dimensions")
+    if 0 in value.shape:
+        raise ValueError(f"{name}.shape={tuple(value.shape)} must not be empty")
+    if not isinstance(value, np.ndarray):
+        if not residence.contiguous(value):
+            raise ValueError(f"{name} is a {type(value).__name__} that must be contiguous")
+        return value
     native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
     return np.require(value, dtype=native, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
-def _check_finite(name: str, values: np.ndarray) -> None:
+def _check_finite(name: str, values: Any) -> None:
+    """Of NumPy arrays; others are not looked at, which could wait for a device."""
+    if not isinstance(values, np.ndarray):
+        return
     finite = np.isfinite(values)
     if not finite.all():
         group, column = np.argwhere(~finite)[0]
@@ -107,10 +127,10 @@ def _check_scales(scales: np.ndarray, groups: int, n: int) -> None:
     _check_finite("scales", scales)
 
 
-def _kind_of_zeros(zeros: np.ndarray | None) -> str | None:
+def _kind_of_zeros(zeros: Any) -> str | None:
     if zeros is None:
         return None
-    return "float16" if zeros.dtype.kind == "f" else "integer"
+    return "float16" if residence.type_name(zeros) == "float16" else "integer"
 
 
 def _summary(weight: QuantizedWeight | PackedWeight, *more: str) -> str:
@@ -125,8 +145,14 @@ def _summary(weight: QuantizedWeight | PackedWeight, *more: str) -> str:
     ]
     return (
         f"<{type(weight).__name__} [k={weight.k}, n={weight.n}], {', '.join(said)};"
-        f" {byte_count(weight.nbytes)} on the host>"
+        f" {byte_count(weight.nbytes)} on {where(weight)}>"
     )
+
+
+def where(weight: Any) -> str:
+    """Where a weight's arrays live, for a reader."""
+    place = getattr(weight, "place", residence.HOST)
+    return "the host" if place == residence.HOST else place
 
 
 def _set(instance: object, **values: object) -> None:
@@ -236,7 +262,7 @@ class QuantizedWeight:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedWeight:
+class PackedWeight(residence.Residence):
     """A quantised weight in the byte order that kernels read. Shapes are those of layout "marlin",
     which pads columns to ``n_packed``, a multiple of 64. The layout checks the shapes and group
     sizes on construction (``formats.find_format(layout).check``): TypeError or ValueError.
@@ -267,9 +293,11 @@ class PackedWeight:
         for name, value in (("k", self.k), ("n", self.n)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
                 raise ValueError(f"{name}={value!r} must be a positive integer")
-        qweight = _array("qweight", self.qweight, "int32")
-        scales = _array("scales", self.scales, *HALF_TYPES)
-        zeros = None if self.zeros is None else _array("zeros", self.zeros, "int32", "float16")
+        qweight = _array("qweight", self.qweight, "int32", anywhere=True)
+        scales = _array("scales", self.scales, *HALF_TYPES, anywhere=True)
+        zeros = self.zeros
+        if zeros is not None:
+            zeros = _array("zeros", zeros, "int32", "float16", anywhere=True)
         group_size = check_group_size(self.group_size, int(self.k))
         _set(
             self,
@@ -283,8 +311,9 @@ class PackedWeight:
         )
         _set(self, permutation=check_permutation(self.permutation, int(self.k)))
         find_format(self.layout).check(self)
+        residence.place_of_weight(self)
         _check_finite("scales", scales)
-        if zeros is not None and zeros.dtype.kind == "f":
+        if self.zeros_kind == "float16":
             _check_finite("zeros", zeros)
 
     @property
@@ -317,7 +346,7 @@ class PackedWeight:
     @property
     def scale_dtype(self) -> str:
         """One of HALF_TYPES."""
-        return self.scales.dtype.name
+        return residence.type_name(self.scales)
 
     @functools.cached_property
     def sorted_rows(self) -> PackedWeight:
@@ -328,8 +357,5 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes that a kernel reads to read the weight once: codes, scales and zero points."""
-        return (
-            self.qweight.nbytes
-            + self.scales.nbytes
-            + (0 if self.zeros is None else self.zeros.nbytes)
-        )
+        read = (self.qweight, self.scales, self.zeros)
+        return sum(residence.byte_size(each) for each in read if each is not None)

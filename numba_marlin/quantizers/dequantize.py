@@ -37,7 +37,7 @@ def as_quantized(
     if isinstance(weight, (QuantizedWeight, BlockWeight)):
         return weight
     if isinstance(weight, (PackedWeight, PackedBlocks)):
-        return find_format(weight.layout).unpack(weight)
+        return find_format(weight.layout).unpack(weight.to("cpu"))
     raise TypeError(
         f"weight is a {type(weight).__name__}, must be a QuantizedWeight, a BlockWeight, or one of"
         " them packed"

@@ -1,0 +1,98 @@
+"""Packed weights on devices: uploads, the copies that products make of weights on the host, and new
+numbers in old memory. ``formats.residence`` has the methods of a weight that end here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.execution import arrays, driver, gpu, repeat
+from numba_marlin.formats.residence import HOST, arrays_of, on_host
+
+LIBRARIES = ("torch", "cupy", "own")
+
+
+def uploaded(weight: Any, place: str, library: str | None) -> dict[str, Any]:
+    """{field: array at the place} of a weight of NumPy arrays. library: as in ``Residence.to``."""
+    if place == HOST:
+        return {name: _to_torch(array, None) for name, array in arrays_of(weight).items()}
+    if library is None:
+        loaded = [each for each in LIBRARIES[:-1] if each in sys.modules]
+        library = next(iter(loaded), "own")
+    if library not in LIBRARIES:
+        raise ValueError(f"library={library!r} must be one of {', '.join(LIBRARIES)}")
+    ordinal = int(place.partition(":")[2])
+    driver.primary_context(ordinal)  # its errors are clearer than those of the libraries
+    upload = {"torch": _to_torch, "cupy": _to_cupy, "own": driver.DeviceArray.from_host}[library]
+    return {name: upload(array, ordinal) for name, array in arrays_of(weight).items()}
+
+
+def _to_torch(array: np.ndarray, ordinal: int | None):
+    import torch
+
+    # a checkpoint's arrays are read-only, which torch cannot say of a tensor
+    source = array if array.flags.writeable else array.copy()
+    if array.dtype.name == "bfloat16":
+        tensor = torch.from_numpy(source.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(source)
+    return tensor if ordinal is None else tensor.cuda(ordinal)
+
+
+def _to_cupy(array: np.ndarray, ordinal: int):
+    import cupy
+
+    with cupy.cuda.Device(ordinal):
+        return cupy.asarray(array)
+
+
+def copies(weight: Any) -> dict[str, int]:
+    """{"cuda:N": bytes} of the copies that ``gpu.kept_on_device`` keeps."""
+    kept = gpu.kept_copies(weight)
+    return {
+        f"cuda:{ordinal}": sum(each.nbytes for each in held.values())
+        for ordinal, held in sorted(kept.items())
+    }
+
+
+def drop_copies(weight: Any) -> None:
+    repeat.forget(weight)
+    gpu.kept_copies(weight).clear()
+
+
+def overwrite(weight: Any, other: Any) -> None:
+    """Write ``other``'s numbers into the memory of ``weight`` and into its device copies."""
+    if type(other) is not type(weight):
+        raise TypeError(
+            f"the other weight is a {type(other).__name__}, must be a {type(weight).__name__}"
+        )
+    for name in ("layout", "k", "n", "bits", "group_size", "scale_grid", "dtype"):
+        mine, others = getattr(weight, name, None), getattr(other, name, None)
+        if mine != others:
+            raise ValueError(f"{name}={others!r} of the other weight must be {mine!r}, this one's")
+    mine, others = arrays_of(weight), arrays_of(other)
+    if mine.keys() != others.keys():
+        differ = ", ".join(sorted(mine.keys() ^ others.keys()))
+        raise ValueError(f"one weight has {differ}, the other does not: they must be alike")
+    views = {name: arrays.view(name, array) for name, array in mine.items()}
+    for name, view in views.items():
+        if view.readonly:
+            raise ValueError(
+                f"{name} is read-only, as a checkpoint's arrays are: write to a copy of the weight"
+            )
+        there = arrays.view(name, others[name]).type_name
+        if there != view.type_name:
+            raise ValueError(f"{name}.dtype={there} must be {view.type_name}, this weight's")
+    # the other's factors are those of its global scale, which kernels do not read
+    for name in ("global_scale", "divides", "input_scale", "input_divides"):
+        if hasattr(weight, name):
+            object.__setattr__(weight, name, getattr(other, name))
+    values = {name: np.ascontiguousarray(on_host(array)) for name, array in others.items()}
+    for name, view in views.items():
+        arrays.assign(view, values[name])
+    for held in gpu.kept_copies(weight).values():
+        for name, copy in held.items():
+            field = "qweight" if name == "b" else name
+            arrays.assign(arrays.view(name, copy), values[field])
