@@ -139,6 +139,7 @@ ALLOWED = {
         "layout",
         "problems",
     },
+    "torch": {"api", "execution", "formats", "quantizers"},
 }
 
 

@@ -44,6 +44,7 @@ class Tensor:
 
 
 def torch_that_records(monkeypatch, records):
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     monkeypatch.setitem(
         sys.modules, "torch", types.SimpleNamespace(is_grad_enabled=lambda: records)
     )

@@ -1,0 +1,18 @@
+"""Quantised weights in torch: operators that torch.compile knows, ``Linear``, and ``quantize_`` for
+a whole model. Needs torch: ``pip install 'numba-marlin[torch]'``.
+
+    import numba_marlin.torch as nmt
+    nmt.quantize_(model, method="rtn", group_size=128)  # every nn.Linear but the ones in ``skip``
+    model.cuda().half()
+    model(tokens)
+
+``matmul(x, p)`` is ``numba_marlin.matmul`` as a torch operator: it has a gradient with respect to x
+and the bias, and torch.compile, torch.export and CUDA graphs go through it. On the CPU it is the
+float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel on the PTX machine.
+"""
+
+from numba_marlin.torch.linear import Linear
+from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
+from numba_marlin.torch.quantize import quantize_
+
+__all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_"]

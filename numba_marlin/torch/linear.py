@@ -1,0 +1,124 @@
+"""``Linear``: a torch.nn.Linear whose weight is packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import numba_marlin as nm
+from numba_marlin.formats import PackedBlocks, PackedWeight
+from numba_marlin.formats.residence import arrays_of
+from numba_marlin.torch import operators
+
+
+class Linear(nn.Module):
+    """y = x @ W + bias with W packed, x [..., in_features] -> [..., out_features].
+
+    Made by ``from_linear`` or ``from_packed``. The arrays of the weight are buffers (``qweight``,
+    ``scales``, and where there are any ``zeros``, ``factors``, ``permutation``): ``to``, ``cuda``
+    and ``state_dict`` treat them as any; ``half`` and ``bfloat16`` change the type of the bias
+    only. They are frozen: gradients flow to x and to the bias.
+
+    batch_invariant: each row of y has the same bits whatever the other rows are.
+    """
+
+    def __init__(self, weight: PackedWeight | PackedBlocks, bias: Tensor | None = None):
+        super().__init__()
+        self.in_features, self.out_features = weight.shape
+        self.batch_invariant = False
+        self._hold(weight)
+        if bias is not None and tuple(bias.shape) != (weight.n,):
+            raise ValueError(f"bias.shape={tuple(bias.shape)} must be (n,)=({weight.n},)")
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    def _hold(self, weight: PackedWeight | PackedBlocks) -> None:
+        self.signature = operators.signature_of(weight)
+        found = arrays_of(weight)
+        for name in operators.ARRAYS:
+            array = found.get(name)
+            self.register_buffer(name, None if array is None else operators.tensor_over(array))
+
+    @classmethod
+    def from_packed(cls, p: PackedWeight | PackedBlocks, bias: Tensor | None = None) -> Linear:
+        """A layer over a packed weight [in_features, out_features], where its arrays are: NumPy's
+        become tensors over the same memory (a copy of a checkpoint's, which are read-only)."""
+        if not isinstance(p, (PackedWeight, PackedBlocks)):
+            raise TypeError(f"p is a {type(p).__name__}, must be packed: pass nm.pack(q)")
+        return cls(p, bias)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> Linear:
+        """Quantise a torch.nn.Linear, whose weight is [out_features, in_features]; on its device.
+        options: those of ``numba_marlin.quantize`` (bits, group_size, symmetric, method, format,
+        hessian ...). Raises as it and ``pack`` do."""
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"linear is a {type(linear).__name__}, must be a torch.nn.Linear")
+        weight = linear.weight.detach()
+        if weight.device.type == "meta":
+            raise ValueError("linear.weight is on the meta device: it has no numbers to quantise")
+        w = weight.float().cpu().t().contiguous().numpy()
+        dtype = {torch.bfloat16: "bfloat16"}.get(weight.dtype, "float16")
+        q = nm.quantize(w, **options)
+        p = nm.pack(q, dtype=dtype) if isinstance(q, nm.BlockWeight) else nm.pack(q)
+        made = cls.from_packed(p, linear.bias)
+        made.train(linear.training)
+        return made.to(weight.device)
+
+    @property
+    def weight(self) -> PackedWeight | PackedBlocks:
+        """The packed weight over this layer's buffers, where they are."""
+        held = {name: getattr(self, name) for name in operators.ARRAYS}
+        return operators.parsed(self.signature).weight(
+            {name: each for name, each in held.items() if each is not None}
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        bias = self.bias
+        if bias is not None and bias.dtype != x.dtype:
+            bias = bias.to(x.dtype)
+        y = torch.ops.numba_marlin.matmul(
+            x.reshape(-1, self.in_features),
+            self.qweight,
+            self.scales,
+            self.zeros,
+            self.factors,
+            self.permutation,
+            bias,
+            self.signature,
+            self.batch_invariant,
+        )
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _apply(self, fn, recurse=True):
+        """Move the buffers, but change no type: ``half()`` would round bfloat16 scales."""
+
+        def moved(tensor):
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        for name in operators.ARRAYS:
+            held = self._buffers[name]
+            if held is not None:
+                self._buffers[name] = moved(held)
+        if self.bias is not None:
+            self.bias = nn.Parameter(fn(self.bias.detach()), self.bias.requires_grad)
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        return torch.frombuffer(bytearray(self.signature, "utf-8"), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        signature = bytes(state.tolist()).decode("utf-8")
+        if signature != self.signature:
+            raise ValueError(
+                f"the state is of a weight {signature}, must be of this layer's: {self.signature}"
+            )
+
+    def extra_repr(self) -> str:
+        said = repr(self.weight)
+        return f"{said[1:-1]}{'' if self.bias is None else ', bias'}"
