@@ -265,19 +265,15 @@ def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
 
 
 def take_columns(name: str, array: ArrayView, columns: Any) -> object:
-    """A new matrix of the same library, type and place: column i is column ``columns[i]`` of
-    ``array``. columns: integers, of NumPy, or of array's library where array is."""
+    """A new matrix of the same library, type and place: column i is column ``columns[i]``. columns:
+    integers, of NumPy, or of array's library where array is."""
     if array.kind == "torch":
-        torch = sys.modules["torch"]
-        if not isinstance(columns, torch.Tensor):
-            columns = torch.from_numpy(on_host(columns).astype(np.int64))
-        return array.owner.detach().index_select(1, columns.to(array.owner.device))
+        index = columns.copy() if isinstance(columns, np.ndarray) else columns  # may be read-only
+        index = sys.modules["torch"].as_tensor(index, device=array.owner.device)
+        return array.owner.detach().index_select(1, index)
     if array.kind == "cupy":
-        cupy = sys.modules["cupy"]
-        if not isinstance(columns, cupy.ndarray):
-            columns = on_host(columns)
-        with cupy.cuda.Device(array.device):
-            return array.owner.take(cupy.asarray(columns), axis=1)
+        with sys.modules["cupy"].cuda.Device(array.device):
+            return array.owner.take(sys.modules["cupy"].asarray(columns), axis=1)
     if array.on_host:
         return array.host[:, on_host(columns)]
     raise ValueError(
