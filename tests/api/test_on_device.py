@@ -74,7 +74,7 @@ def multiplied(monkeypatch):
         )
 
     monkeypatch.setattr(running, "_enqueued", prepare)
-    plan = SimpleNamespace(backend="cuda", strided=False, compile=lambda compiler: None)
+    plan = SimpleNamespace(backend="cuda", strided=False, compile=lambda *_: None)
     monkeypatch.setattr(planning, "plan", lambda *arguments: plan)
     return done, enqueued
 
