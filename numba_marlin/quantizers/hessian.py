@@ -45,7 +45,7 @@ class Hessian:
     ``nm.quantize(w, method="gptq", calibration=hessian)``.
     """
 
-    def __init__(self, k: int, spill: str | os.PathLike | None = None):
+    def __init__(self, k: int, spill: str | os.PathLike[str] | None = None):
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k <= 0:
             raise ValueError(f"k={k!r} must be a positive integer")
         self.k = int(k)
@@ -189,10 +189,10 @@ class Hessian:
         return result
 
 
-def _zeros(k: int, spill: str | os.PathLike | None) -> np.ndarray:
+def _zeros(k: int, spill: str | os.PathLike[str] | None) -> np.ndarray:
     if spill is None:
         return np.zeros((k, k))
-    with tempfile.TemporaryFile(dir=spill) as file:
+    with tempfile.TemporaryFile(dir=os.fspath(spill)) as file:
         if hasattr(os, "posix_fallocate"):  # else a full disk would end the process later
             os.posix_fallocate(file.fileno(), 0, 8 * k * k)
         return np.memmap(file, np.float64, "w+", shape=(k, k))
