@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -53,7 +53,8 @@ class MethodComparison:
             [name, "{} x {}".format(*self.shapes[name]), *map("{:.2%}".format, each.values())]
             for name, each in self.errors.items()
         ]
-        return [*rows, ["mean", "", *map("{:.2%}".format, self.means.values())]]
+        mean = ["mean", "", *map("{:.2%}".format, self.means.values())]
+        return [*rows, mean] if len(rows) > 1 else rows
 
     def __str__(self) -> str:
         lines = [self._header(), *self._cells()]
@@ -78,8 +79,6 @@ def compare_methods(
     weights: Any,
     hessians: Mapping[str, Hessian],
     methods: Iterable[str] | Mapping[str, dict] = METHODS,
-    *,
-    progress: Callable[[int, int, str], None] | None = None,
     **options,
 ) -> MethodComparison:
     """Quantise each layer by each method, and compare the errors of its outputs. Nothing is kept.
@@ -89,7 +88,6 @@ def compare_methods(
     hessians: layer -> Hessian: ``calibrate``, ``load_hessians``, or a dict.
     methods: names of methods, or name for the table -> options of ``quantize``:
         ``{"act order": {"method": "gptq", "act_order": True}, "nvfp4": {"format": "nvfp4"}}``.
-    progress: called as progress(done, total, "layer: method").
     options: of ``quantize``, for all methods: bits, group_size ...
 
     Returns a ``MethodComparison``. Raises KeyError for a layer without a Hessian, else what
@@ -110,14 +108,11 @@ def compare_methods(
             f"{len(weights)} layers and {len(tried)} methods: there must be at least one of each"
         )
     errors: dict[str, dict[str, float]] = {}
-    shapes, done = {}, 0
+    shapes = {}
     for name in weights:
         w, hessian = weights[name], hessians[name]
         shapes[name], errors[name] = tuple(w.shape), {}
         for method, own in tried.items():
-            if progress is not None:
-                progress(done, len(tried) * len(weights), f"{name}: {method}")
-            done += 1
             arguments = options | own
             if arguments.get("method") == "gptq":
                 arguments["calibration"] = hessian
