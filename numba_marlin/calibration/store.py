@@ -75,6 +75,10 @@ class Hessians(Mapping):
         """Inputs of a layer, without reading its Hessian."""
         return self._of[layer].k
 
+    def rows_of(self, layer: str) -> int:
+        """Rows of a layer's inputs, without reading its Hessian."""
+        return self._of[layer].rows
+
     @property
     def nbytes(self) -> int:
         """Bytes of all Hessians in memory."""

@@ -30,6 +30,7 @@ def hessians(args, report, source) -> Mapping[str, Hessian] | None:
             return None
         found = load_hessians(args.hessians)
         _check(f"--hessians {args.hessians}", found, source.shapes)
+        _say_what_is_few(report, found, source.shapes)
         return found
     kept = check_output(args.hessians, (".safetensors",), "--hessians")
     if kept is not None and os.path.lexists(kept):
@@ -52,6 +53,7 @@ def hessians(args, report, source) -> Mapping[str, Hessian] | None:
         raise ValueError(
             f"--calib {path} must be a .npy or .safetensors file of inputs, or a .txt file of texts"
         )
+    _say_what_is_few(report, found, source.shapes)
     if kept is None:
         return found
     with report.step(f"writing {len(found)} Hessians to {kept}"):
@@ -73,6 +75,20 @@ def _check(what: str, found: Hessians, shapes: dict[str, tuple[int, int]]) -> No
                 f"{what}: layer {name!r}: a Hessian of k={found.k_of(name)}, must be k={k}, the"
                 " weight's rows"
             )
+
+
+def _say_what_is_few(report, found: Hessians, shapes) -> None:
+    """Fewer rows than inputs leave directions in which nothing weighs an error."""
+    few = [name for name in shapes if found.rows_of(name) < found.k_of(name)]
+    report.data["fewer_rows_than_k"] = few
+    if few:
+        name = few[0]
+        report.row(
+            "note",
+            f"{len(few)} of {len(shapes)} layers have fewer rows of inputs than k"
+            f" ({name}: {found.rows_of(name):,} of {found.k_of(name):,}): gptq fits these rows, and"
+            " its error on others is larger; calibrate on more",
+        )
 
 
 def _from_inputs(path: Path, shapes: dict[str, tuple[int, int]]) -> Hessians:

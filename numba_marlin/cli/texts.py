@@ -93,9 +93,9 @@ def _loaded(transformers, directory: Path):
     missing = sorted(info["missing_keys"])
     if missing:
         raise ValueError(
-            f"{directory} lacks {len(missing)} tensors of {kind.__name__}, {missing[0]} among them:"
-            " it would run on random weights; load it as it is meant, calibrate it with"
-            " nm.calibrate, and pass --hessians FILE"
+            f"{directory} lacks {missing[0]} of {kind.__name__} ({len(missing)} tensors in all): it"
+            " would run on random weights; load it as it is meant, calibrate it with nm.calibrate,"
+            " and pass --hessians FILE"
         )
     return model, tokenizer
 
@@ -124,11 +124,12 @@ def _calibrated(path: Path, model, batches: list, names: list[str], kept: Path |
         if kept is not None and error.hessians:
             save_hessians(kept, error.hessians)
             there = f"; the Hessians of the other {len(error.hessians)} are in {kept}"
+        texts = f"{len(batches)} text{'s' * (len(batches) != 1)}"
         rest = f" and {len(error.layers) - 1} more" * (len(error.layers) > 1)
         raise ValueError(
             f"--calib {path}: layer {error.layers[0]}{rest}: called with no inputs in"
-            f" {len(batches)} texts, must be with some: give texts that reach it, or leave it out"
-            f" of --tensor{there}"
+            f" {texts}, must be with some: give texts that reach it, or leave it out of"
+            f" --tensor{there}"
         ) from error
     except (OSError, MemoryError):
         raise

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,11 @@ def as_hessian(calibration: Any, k: int) -> Hessian:
                 f"calibration is a Hessian of k={calibration.k}, must be k={k}, the weight's rows"
             )
         return calibration
+    if isinstance(calibration, Mapping):
+        raise TypeError(
+            f"calibration holds {len(calibration)} layers, must be of one: pass"
+            f" calibration[{next(iter(calibration), 'layer')!r}]"
+        )
     if not hasattr(calibration, "__iter__") and not hasattr(calibration, "__array__"):
         raise TypeError(
             "method 'gptq' needs calibration: inputs of the layer [m, k], an iterable of such"

@@ -34,7 +34,7 @@ def test_a_file_gives_back_what_was_written_bit_for_bit(tmp_path, kept):
     found = nm.load_hessians(path)
     assert set(found) == set(kept) and len(found) == 3 and "a.q" in found and "b" not in found
     for name, each in kept.items():
-        assert found[name].rows == 60 and found.k_of(name) == each.k
+        assert found[name].rows == 60 and (found.k_of(name), found.rows_of(name)) == (each.k, 60)
         assert np.array_equal(found[name].mean(), each.mean())
     assert [each.layers for each in found.shared] == [("a.q", "a.k"), ("a.down",)]
     w = 0.02 * np.random.default_rng(2).standard_normal((32, 16))
