@@ -69,7 +69,8 @@ class MethodComparison:
 
     def __repr__(self) -> str:
         means = ", ".join(f"{method} {error:.2%}" for method, error in self.means.items())
-        return f"<MethodComparison of {len(self.errors)} layers, mean output error: {means}>"
+        layers = f"{len(self.errors)} layer{'s' * (len(self.errors) != 1)}"
+        return f"<MethodComparison of {layers}, mean output error: {means}>"
 
     def _repr_html_(self) -> str:
         return html_table(self._cells(), self._header())

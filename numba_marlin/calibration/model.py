@@ -236,8 +236,6 @@ class _Heard:
         for group in {id(each): each for each in self.of.values()}.values():
             if group.pending is not None:
                 self._part(group)
-        for group in self.young:
-            group.first = None
         self.young = []
 
     def _joined(self, name: str, x, k: int) -> _Group:

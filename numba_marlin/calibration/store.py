@@ -86,10 +86,9 @@ class Hessians(Mapping):
 
     def __repr__(self) -> str:
         where = "" if self.source is None else f", in {self.source}"
-        return (
-            f"<Hessians of {len(self)} layers with {len(self.shared)} inputs,"
-            f" {byte_count(self.nbytes)}{where}>"
-        )
+        layers = f"{len(self)} layer{'s' * (len(self) != 1)}"
+        inputs = f"{len(self.shared)} input{'s' * (len(self.shared) != 1)}"
+        return f"<Hessians of {layers} with {inputs}, {byte_count(self.nbytes)}{where}>"
 
     def _repr_html_(self) -> str:
         rows = [(", ".join(each.layers), each.k, f"{each.rows:,}") for each in self.shared]

@@ -154,6 +154,7 @@ SCRIPTS = {
     "always together": [["a0", "b0"], ["a0", "b0"]],
     "together, then not": [["a0", "b0"], ["a0", "b1"], ["a0", "b0"]],
     "the second is left out": [["a0", "b0"], ["a0"], ["a0", "b0"]],
+    "the second is left out at last": [["a0", "b0"], ["a0"]],
     "the first is left out": [["a0", "b0"], ["b0"], ["a0", "b0"]],
     "the second comes later": [["a0"], ["a0", "b0"]],
     "both come later": [["c0"], ["c0", "a1", "b1"], ["a0", "b0", "c0"]],
@@ -234,7 +235,16 @@ def test_models_of_any_float_type(kind):
     assert np.array_equal(found["0"].mean(), expected.mean())
 
 
-def test_an_input_by_keyword_and_inference_mode():
+def test_inference_mode_changes_nothing():
+    torch.manual_seed(0)
+    model, data = Attention(), batches()
+    expected = nm.calibrate(model, data)
+    with torch.inference_mode():
+        found = nm.calibrate(model, data)
+    assert same(found, expected) and groups(found) == groups(expected)
+
+
+def test_an_input_by_keyword_and_no_gradients():
     class Keyword(nn.Linear):
         pass
 
@@ -244,11 +254,12 @@ def test_an_input_by_keyword_and_inference_mode():
             self.a = Keyword(8, 8)
 
         def forward(self, x):
-            return self.a(input=x)
+            y = self.a(input=x)
+            assert not y.requires_grad
+            return y
 
     x = batches(1, 8)[0]
-    with torch.inference_mode():
-        found = nm.calibrate(Model(), [x])
+    found = nm.calibrate(Model(), [x])
     assert np.array_equal(found["a"].mean(), Hessian(8).add(x.numpy()).mean())
 
 

@@ -2,14 +2,17 @@
 complete or not there; a hostile one is refused by file, layer and rule."""
 
 import json
+import os
+import stat
 import struct
+import weakref
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import numba_marlin as nm
-from numba_marlin.calibration.store import METADATA
+from numba_marlin.calibration.store import METADATA, Hessians, Shared
 from numba_marlin.quantizers.hessian import Hessian
 
 
@@ -60,10 +63,16 @@ def test_other_programs_can_read_it(tmp_path, kept):
 
 def test_a_hessian_is_read_when_it_is_asked_for_and_the_last_is_kept(tmp_path, kept, monkeypatch):
     nm.save_hessians(tmp_path / "h.safetensors", kept)
-    read, real = [], Hessian.of_triangle
-    monkeypatch.setattr(
-        Hessian, "of_triangle", staticmethod(lambda k, *rest: read.append(k) or real(k, *rest))
-    )
+    read, alive, real = [], [], Hessian.of_triangle
+
+    def reading(k, *rest):
+        assert not any(each() for each in alive)  # memory of one
+        read.append(k)
+        found = real(k, *rest)
+        alive.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Hessian, "of_triangle", staticmethod(reading))
     found = nm.load_hessians(tmp_path / "h.safetensors")
     assert read == [] and found.nbytes == 8 * (32**2 + 48**2)
     assert found["a.q"] is found["a.k"] and read == [32]
@@ -101,8 +110,19 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_left(
 def test_a_file_is_never_overwritten_and_never_half(tmp_path, kept, monkeypatch):
     path = nm.save_hessians(tmp_path / "h.safetensors", kept)
     before = path.read_bytes()
+    never = Hessians([Shared(("a",), 8, 1, lambda: pytest.fail("read in vain"))])
     with pytest.raises(nm.CheckpointError, match="exists: remove it"):
-        nm.save_hessians(path, kept)
+        nm.save_hessians(path, never)
+
+    def somebody_elses():
+        (tmp_path / "other.safetensors").write_bytes(b"theirs")
+        return kept["a.q"]
+
+    with pytest.raises(nm.CheckpointError, match="other.safetensors exists"):
+        late = Hessians([Shared(("a",), 32, 60, somebody_elses)])
+        nm.save_hessians(tmp_path / "other.safetensors", late)
+    assert (tmp_path / "other.safetensors").read_bytes() == b"theirs"
+    (tmp_path / "other.safetensors").unlink()
 
     def broken(self):
         raise MemoryError
@@ -112,6 +132,18 @@ def test_a_file_is_never_overwritten_and_never_half(tmp_path, kept, monkeypatch)
         nm.save_hessians(tmp_path / "other.safetensors", kept)
     assert [each.name for each in tmp_path.iterdir()] == ["h.safetensors"]
     assert path.read_bytes() == before
+
+
+def test_what_is_written_is_on_the_disk(tmp_path, kept, monkeypatch):
+    synced, real = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    nm.save_hessians(tmp_path / "h.safetensors", kept)
+    assert synced == [False, True]  # the file, then its name
 
 
 GOOD = [{"layers": ["a", "b"], "rows": 60}]
