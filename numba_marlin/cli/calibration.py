@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from numba_marlin.calibration import Hessians, load_hessians, save_hessians
-from numba_marlin.calibration.store import Shared
+from numba_marlin.calibration.store import METADATA, Shared
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.cli.report import check_output
 from numba_marlin.cli.weights import load_array
@@ -38,6 +38,9 @@ def hessians(args, report, source) -> Mapping[str, Hessian] | None:
             f"--hessians {kept} exists: leave out --calib to use what is in it, or choose another"
             " name"
         )
+    target = getattr(args, "target", None)  # of quantize; methods has none
+    if kept is not None and target is not None and kept.resolve() == Path(target).resolve():
+        raise ValueError(f"--hessians {kept} is DST: choose another name")
     path = Path(args.calib)
     if not path.is_file():
         raise ValueError(
@@ -104,6 +107,10 @@ def _from_inputs(path: Path, shapes: dict[str, tuple[int, int]]) -> Hessians:
         read = inputs.__getitem__
     else:
         file = SafetensorsFile(path)
+        if METADATA in file.metadata:
+            raise ValueError(
+                f"--calib {path} holds Hessians, not inputs: say --hessians {path} in its place"
+            )
         inputs, read = file.entries, file.array
         missing = [name for name in names if name not in inputs]
         if missing:

@@ -162,6 +162,13 @@ def kept(name, hessians):
             lambda: ("--calib", "x.safetensors", "--hessians", "gone/h.safetensors"),
             "there is no directory gone",
         ),
+        (
+            lambda: (
+                "--calib",
+                kept("h.safetensors", {"a.q": nm.Hessian(8).add(np.ones((1, 8), np.float32))})[1],
+            ),
+            "--calib h.safetensors holds Hessians, not inputs: say --hessians h.safetensors",
+        ),
         (lambda: ("--calib", "x.csv"), "--calib x.csv: no such file"),
         (lambda: ("--calib", "."), "--calib .: is not a regular file"),
         (lambda: ("--calib", "x.bin"), "must be a .npy or .safetensors file of inputs, or a"),
@@ -183,6 +190,15 @@ def test_calibration_that_does_not_fit_is_refused_by_name(
     target = ("out",) if verb == "quantize" else ()
     code, data = run_json(capsys, verb, *MODEL[:1], *target, *MODEL[1:], *options)
     assert code == 2 and message in data["error"], data["error"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("target", ["q.safetensors", "./q.safetensors"])
+def test_hessians_are_not_written_to_the_target(capsys, files, tmp_path, target):
+    there = sorted(each.name for each in tmp_path.iterdir())
+    argv = ("quantize", "w.npy", "q.safetensors", "--calib", "x.npy", "--hessians", target)
+    code, data = run_json(capsys, *argv)
+    assert code == 2 and "is DST: choose another name" in data["error"], data
     assert sorted(each.name for each in tmp_path.iterdir()) == there
 
 
