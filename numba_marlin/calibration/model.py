@@ -7,7 +7,7 @@ Inputs that some of the layers have not had yet are kept until they have, so wha
 always what each layer had.
 
 Inputs are brought to the host and multiplied there (``quantizers.hessian``). Memory: 8 k^2 bytes
-for each shared input of all layers together (a 7-billion model: 43 GiB), or, with ``spill``, pages
+for each shared input of all layers together (Llama 2 7B: 41 GiB), or, with ``spill``, pages
 of files that the system may write out; besides that the model, and the inputs of the layers that
 are just being called.
 """

@@ -239,3 +239,44 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path):
     path.write_bytes(path.read_bytes()[:-8] + bytes(8))
     with pytest.raises(nm.CheckpointError, match="has changed since it was opened"):
         found["a"]
+
+
+def damaged(data, random):
+    """A file with a few bytes changed, or a piece of its header cut out or put in."""
+    data, numbers = bytearray(data), 8 + struct.unpack("<Q", data[:8])[0]
+    header = len(data[:numbers].rstrip())
+    for _ in range(random.integers(1, 4)):
+        if random.random() < 0.5:
+            data[random.integers(numbers, len(data) - 9)] = random.integers(256)
+            continue
+        place, kind = int(random.integers(header)), random.integers(4)
+        if kind == 0:
+            del data[place : place + int(random.integers(1, 9))]
+        elif kind == 1:
+            data[place:place] = bytes(random.choice(list(b'0123456789{}[]",:-e\\u'), 2).tolist())
+        elif kind == 2:
+            data[place] = random.integers(256)
+        else:
+            data[place] ^= 1 << int(random.integers(8))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(3000), marks=pytest.mark.thorough)]
+)
+def test_a_damaged_file_is_refused_or_holds_what_inputs_may_have(tmp_path, kept, seeds):
+    good = nm.save_hessians(tmp_path / "h.safetensors", kept).read_bytes()
+    path, refused = tmp_path / "damaged.safetensors", 0
+    for seed in seeds:
+        path.write_bytes(damaged(good, np.random.default_rng(seed)))
+        try:
+            found = nm.load_hessians(path)
+            for name in found:
+                mean = found[name]._mean()
+                root = np.sqrt(np.diagonal(mean))
+                assert (np.abs(mean) <= 1.001 * np.outer(root, root)).all()
+                assert found[name].rows > 0
+        except nm.CheckpointError as error:
+            refused += 1
+            assert str(path) in str(error) and len(str(error)) < 1000
+    assert len(seeds) / 4 < refused < len(seeds)  # else it is no test of what is read
