@@ -69,6 +69,10 @@ def calibrate(
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a {type(model).__name__}, must be a torch.nn.Module")
+    if hasattr(model, "_orig_mod"):  # its hooks would be traced
+        raise TypeError(
+            "model is compiled by torch.compile, must be the model itself: model._orig_mod"
+        )
     if isinstance(batches, (Mapping, str, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
             f"batches is a {type(batches).__name__}, must be an iterable of batches: [batch] for"
@@ -108,6 +112,8 @@ def _chosen(model, kind: type, layers: Iterable[str] | None) -> dict[str, Any]:
             near = did_you_mean(pattern, linear)
             raise ValueError(f"layers: {pattern!r} is no torch.nn.Linear of the model{near}")
         chosen |= {name: linear[name] for name in names}
+    if not chosen:
+        raise ValueError("layers holds no name, must hold one or more; None stands for all")
     return chosen
 
 

@@ -129,6 +129,8 @@ def test_layers_may_be_chosen():
         found, {name: whole[name] for name in found}
     )
     assert list(nm.calibrate(model, data, "o")) == ["o"]
+    with pytest.raises(ValueError, match="layers holds no name, must hold one or more"):
+        nm.calibrate(model, data, [])
     with pytest.raises(ValueError, match="'dawn' is no torch.nn.Linear of the model; did you mean"):
         nm.calibrate(model, data, ["q", "dawn"])
 
@@ -317,6 +319,12 @@ def on_two_devices():
     [
         (lambda: "llama", [], TypeError, "model is a str, must be a torch.nn.Module"),
         (lambda: nn.ReLU(), [], ValueError, "model is a ReLU without any torch.nn.Linear"),
+        (
+            lambda: torch.compile(Attention()),
+            batches(1),
+            TypeError,
+            "model is compiled by torch.compile, must be the model itself: model._orig_mod",
+        ),
         (
             on_two_devices,
             batches(1, 8),
