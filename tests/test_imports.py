@@ -41,6 +41,7 @@ PURE_ROOMS = [
     "heuristics",
     "ptx",
     "bench",
+    "calibration",
     "checkpoints",
     "trace",
     "views",
@@ -53,6 +54,7 @@ ALLOWED = {
     "reference": {"formats", "quantizers"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops", "wording"},
+    "calibration": {"api", "checkpoints", "quantizers", "wording"},
     "views": {"wording"},
     "wording": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
@@ -170,6 +172,7 @@ SELDOM_NEEDED = {
         f"numba_marlin.{module}"
         for module in (
             "bench",
+            "calibration",
             "checkpoints",
             "cli",
             "compiler.assemble",

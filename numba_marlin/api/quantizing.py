@@ -39,8 +39,9 @@ def quantize(
         blocks of 16 or 32 rows, rounded to nearest. Then bits, group_size and scale_dtype are the
         format's, and options are ``global_scale`` and ``rounding`` of ``quantize_blocks``.
     options: else for "gptq" only. ``calibration`` (required): inputs [m, k] of the layer, an
-        iterable of such batches, or a ``Hessian`` that they were added to. damping=0.01,
-        clip=True, act_order=False (True: the result has a permutation), static_groups=False.
+        iterable of such batches, or a ``Hessian`` that they were added to, as ``calibrate`` and
+        ``load_hessians`` have one for each layer. damping=0.01, clip=True, act_order=False (True:
+        the result has a permutation), static_groups=False.
 
     Returns a QuantizedWeight, or a BlockWeight of the format. Raises TypeError or ValueError for
     wrong arguments and for weights that are not finite. ``quantizers.rtn``, ``mse`` and ``gptq``

@@ -1,4 +1,4 @@
-"""What ``numba-marlin quantize`` reads: float matrices, the tensors beside them, calibration data.
+"""What ``numba-marlin quantize`` and ``methods`` read: float matrices, and the tensors beside them.
 All are read when they are looked up, so that memory holds one at a time."""
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.source import Source
 from numba_marlin.cli.orientation import NK, orientations
-from numba_marlin.cli.weights import load, load_array
+from numba_marlin.cli.weights import load
 
 
 class Tensors(Mapping):
@@ -126,31 +125,3 @@ def _say(report, found: dict) -> None:
     report.data["stored"] = {
         layer: {"as": each.stored, "because": each.because} for layer, each in found.items()
     }
-
-
-def calibration(args, names: list[str]):
-    """Return {layer: its calibration inputs [..., k]}, read when they are looked up."""
-
-    path = Path(args.calib)
-    if not path.is_file():
-        raise ValueError(
-            f"--calib {path}: {'is not a regular file' if path.exists() else 'no such file'}"
-        )
-    if path.suffix == ".npy":
-        if len(names) != 1:
-            raise ValueError(
-                f"--calib {path} contains one array, for one layer; {len(names)} layers need a"
-                " .safetensors file with an array for each of them"
-            )
-        return {names[0]: load_array(path, "--calib")}
-    if path.suffix != ".safetensors":
-        raise ValueError(f"--calib {path} must be a .npy or .safetensors file")
-
-    file = SafetensorsFile(path)
-    missing = [name for name in names if name not in file.entries]
-    if missing:
-        raise ValueError(
-            f"--calib {path} contains no inputs for {len(missing)} of {len(names)} layers:"
-            f" {', '.join(missing[:20])}; it contains {', '.join(list(file.entries)[:20])}"
-        )
-    return Tensors(names, file.array)

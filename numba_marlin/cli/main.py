@@ -30,6 +30,7 @@ VERBS = {
     "machine": "numba_marlin.cli.machine",
     "trace": "numba_marlin.cli.trace",
     "quantize": "numba_marlin.cli.quantize",
+    "methods": "numba_marlin.cli.methods",
     "verify": "numba_marlin.cli.verify",
     "unpack": "numba_marlin.cli.unpack",
     "profile": "numba_marlin.cli.profile",
@@ -45,6 +46,7 @@ examples:
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
+  numba-marlin methods w.npy --calib x.npy
   numba-marlin inspect llama-gptq/
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin warmup llama-gptq/ --m 1-256

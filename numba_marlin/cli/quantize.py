@@ -6,9 +6,9 @@ block-scaled floats, whose bits and blocks are the format's and which are rounde
 
 SRC is a .npy file (one matrix), a .safetensors file or a directory of those. ``--tensor`` patterns
 choose the matrices; without them SRC must contain exactly one. A tensor "a.b.weight" becomes the
-layer "a.b" of DST, and a .npy file becomes the layer "weight". Calibration data for a single layer
-are a .npy file [..., k]; for several layers, a .safetensors file that contains the inputs of each
-layer under its name. A directory's config.json and small files (tokenizers and the like) go along.
+layer "a.b" of DST, and a .npy file becomes the layer "weight". A directory's config.json and small
+files (tokenizers and the like) go along. ``--calib`` and ``--hessians`` (``calibration``) give GPTQ
+what it needs, and any method the error of the layer's outputs.
 
 Which way the matrices of a checkpoint lie is inferred (``orientation``), said, and refused where
 that is not clear; a .npy file holds [k, n] unless ``--transpose``.
@@ -29,7 +29,9 @@ EXAMPLES = """  numba-marlin quantize w.npy q.safetensors
   numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
   numba-marlin quantize w.npy q.safetensors --format nvfp4-pack-quantized
   numba-marlin quantize model/ model-int4/ --tensor '*_proj.weight' \\
-      --method gptq --calib inputs.safetensors --act-order --format gptq"""
+      --method gptq --calib inputs.safetensors --act-order --format gptq
+  numba-marlin quantize model/ model-int4/ --tensor '*_proj.weight' \\
+      --method gptq --calib texts.txt --hessians h.safetensors"""
 # Listed here because --help does not load NumPy; a test compares the list with the registry.
 FORMATS = (
     "marlin",
@@ -42,13 +44,11 @@ FORMATS = (
     "nvfp4-pack-quantized",
     "mxfp4-pack-quantized",
 )
-_GPTQ_ONLY = ("calib", "damping", "no_clip", "act_order", "static_groups")
+GPTQ_ONLY = ("damping", "no_clip", "act_order", "static_groups")
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument(
-        "source", metavar="SRC", help="float weights: .npy, .safetensors or a directory of those"
-    )
+    add_source_arguments(parser)
     parser.add_argument(
         "target",
         metavar="DST",
@@ -60,10 +60,35 @@ def add_arguments(parser) -> None:
         default="rtn",
         help="rtn: round to nearest (default); mse: rtn with a search for scales; gptq: GPTQ",
     )
+    add_number_arguments(parser)
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="marlin",
+        help="format of DST (default marlin); those of NVFP4 and MXFP4 hold block-scaled floats",
+    )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="write even if the format cannot store everything",
+    )
+
+
+def add_source_arguments(parser) -> None:
+    """What is quantised, and on which inputs it is judged."""
+    parser.add_argument(
+        "source", metavar="SRC", help="float weights: .npy, .safetensors or a directory of those"
+    )
     parser.add_argument(
         "--calib",
         metavar="FILE",
-        help="gptq: inputs of the layer, .npy [..., k]; for several layers, .safetensors",
+        help="inputs of the layer, .npy [..., k]; of several layers, .safetensors; or texts, .txt,"
+        " one a line, on which transformers runs the model in SRC",
+    )
+    parser.add_argument(
+        "--hessians",
+        metavar="FILE.safetensors",
+        help="the layers' Hessians: in place of --calib; beside it, where they are written",
     )
     parser.add_argument(
         "--tensor",
@@ -77,6 +102,10 @@ def add_arguments(parser) -> None:
         help="the file holds [n, k], as torch.nn.Linear does, or [k, n] (default: inferred from"
         " config.json and biases; [k, n] for .npy)",
     )
+
+
+def add_number_arguments(parser) -> None:
+    """How it is quantised."""
     parser.add_argument("--bits", type=int, choices=(4, 8), help="bits of a code (default 4)")
     parser.add_argument(
         "--group-size",
@@ -102,32 +131,22 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="gptq: with --act-order, groups are neighbouring rows, so that no g_idx is stored",
     )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="marlin",
-        help="format of DST (default marlin); those of NVFP4 and MXFP4 hold block-scaled floats",
-    )
-    parser.add_argument(
-        "--allow-loss",
-        action="store_true",
-        help="write even if the format cannot store everything",
-    )
 
 
 def execute(args, report) -> bool:
     from numba_marlin import checkpoints
     from numba_marlin.checkpoints.companions import links_out
-    from numba_marlin.cli.float_source import calibration, float_source
+    from numba_marlin.cli.calibration import hessians
+    from numba_marlin.cli.float_source import float_source
     from numba_marlin.formats.files import find_stored
 
     _settle_numbers(args, find_stored(args.format))
     if args.method != "gptq":
-        for name in _GPTQ_ONLY:
+        for name in GPTQ_ONLY:
             if getattr(args, name) not in (None, False):
                 raise ValueError(f"--{name.replace('_', '-')} is for --method gptq")
-    elif args.calib is None:
-        raise ValueError("--method gptq needs --calib FILE: inputs of the layer")
+    elif args.calib is None and args.hessians is None:
+        raise ValueError("--method gptq needs --calib FILE: inputs of the layer (or --hessians)")
     if Path(args.target).exists():
         raise ValueError(
             f"{args.target} exists: a checkpoint is never overwritten; remove it or choose another"
@@ -137,13 +156,13 @@ def execute(args, report) -> bool:
     for name, shape in source.shapes.items():
         _check_holds(args, name, *shape)
     layers, others = source.layers, source.others
-    inputs = None if args.calib is None else calibration(args, list(layers))
     report.data |= {
         "source": str(args.source),
         "method": args.method,
         "format": args.format,
         "layers": {},
     }
+    inputs = hessians(args, report, source)
     start = time.perf_counter()
     quantised = _Quantised(args, report, layers, inputs)
     written = checkpoints.save_checkpoint(
@@ -196,7 +215,7 @@ def _settle_numbers(args, form) -> None:
         ]
         wrong += [
             f"--{name.replace('_', '-')}"
-            for name in ("asymmetric", *_GPTQ_ONLY)
+            for name in ("asymmetric", *GPTQ_ONLY)
             if getattr(args, name) not in (None, False)
         ]
     if wrong:
@@ -271,19 +290,11 @@ def _quantise(args, report, name: str, w, inputs):
     from numba_marlin.quantizers import dequantize
 
     form = find_stored(args.format)
-    start, options, hessian = time.perf_counter(), {}, None
+    start, options = time.perf_counter(), {}
+    hessian = None if inputs is None else inputs[name]
     try:
-        if inputs is not None:
-            from numba_marlin.quantizers.hessian import Hessian
-
-            hessian = Hessian(w.shape[0]).add(inputs[name])
-            options = {
-                "calibration": hessian,
-                "clip": not args.no_clip,
-                "act_order": args.act_order,
-                "static_groups": args.static_groups,
-            }
-            options |= {} if args.damping is None else {"damping": args.damping}
+        if args.method == "gptq":
+            options = {"calibration": hessian, **gptq_options(args)}
         weight = api.quantize(
             w,
             bits=args.bits,
@@ -314,12 +325,9 @@ def _quantise(args, report, name: str, w, inputs):
     }
     text = f"{weight.k} x {weight.n}: error {said['relative_error']:.2%} of the weights' rms"
     if hessian is not None:
-        h = hessian.mean().astype(np.float32)
         said |= {
             "calibration_rows": hessian.rows,
-            "relative_output_error": _ratio(
-                np.sum(error * (h @ error)), np.sum(wanted * (h @ wanted))
-            ),
+            "relative_output_error": hessian.output_error(w, weight),
         }
         text += (
             f", {said['relative_output_error']:.2%} of the outputs' on {hessian.rows:,} rows of"
@@ -329,6 +337,16 @@ def _quantise(args, report, name: str, w, inputs):
     report.data["layers"][name] = said
     report.row("layer", f"{name}, {text}, {said['seconds']:.1f} s")
     return weight
+
+
+def gptq_options(args) -> dict:
+    """What of the command line is GPTQ's, as ``nm.quantize`` takes it."""
+    options = {
+        "clip": not args.no_clip,
+        "act_order": args.act_order,
+        "static_groups": args.static_groups,
+    }
+    return options | ({} if args.damping is None else {"damping": args.damping})
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import wording
+from numba_marlin import calibration, wording
 
 W = np.random.default_rng(0).standard_normal((64, 192)).astype(np.float32)
 Q = nm.quantize(W, group_size=32)
@@ -42,6 +42,16 @@ SHOWN = {
     "CompiledKernel": (lambda: ran(product).compiled, ("sm_90a", "numba-cuda", "lines of PTX")),
     "Explanation": (lambda: nm.explain(16, 4096, 4096), ("C[16, 4096]", "H200: decode", "print()")),
     "Workspace": (lambda: nm.Workspace(np.zeros(8), np.zeros(2, np.int32)), ("(8,)", "(2,)")),
+    "Hessians": (
+        lambda: calibration.store.in_memory({"a.q": nm.Hessian(8), "a.k": nm.Hessian(8)}),
+        ("2 layers with 2 inputs", "1 KiB"),
+    ),
+    "MethodComparison": (
+        lambda: nm.compare_methods(
+            {"a.q": W}, {"a.q": nm.Hessian(64).add(np.ones((3, 64), np.float32))}, "rtn"
+        ),
+        ("1 layer,", "mean output error: rtn "),
+    ),
     "Hessian": (lambda: nm.Hessian(8).add(np.ones((3, 8), np.float32)), ("[8, 8]", "3 rows")),
 }
 

@@ -331,6 +331,7 @@ def test_every_shape_and_option_gives_a_weight_near_its_own(data, problem):
         ([], ValueError, "holds no rows"),
         (np.zeros((9, 64), np.float32), ValueError, r"nothing but zeros \(9 rows\).*method='mse'"),
         (Hessian(32), ValueError, "Hessian of k=32, must be k=64"),
+        ({"a": Hessian(64)}, TypeError, r"holds 1 layers, must be of one: pass calibration\['a'\]"),
         (np.full((4, 64), 1e20), ValueError, "must be at most 2"),
     ],
 )
