@@ -125,7 +125,7 @@ def concat(parts: Iterable[PackedWeight | PackedBlocks]) -> PackedWeight | Packe
 
 
 def _dim(dim: object) -> str:
-    if isinstance(dim, (str, int)) and not isinstance(dim, bool):
+    if isinstance(dim, (str, int, np.integer)) and not isinstance(dim, bool):
         if dim in ("k", 0):
             return "k"
         if dim in ("n", 1):

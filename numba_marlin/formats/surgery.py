@@ -145,7 +145,7 @@ class Surgeon(Protocol):
 class Integers:
     """The surgeon of PackedWeight."""
 
-    same = ("layout", "bits", "scale_dtype", "zeros_kind")
+    same: tuple[str, ...] = ("layout", "bits", "scale_dtype", "zeros_kind")
 
     def fill(self, packed: PackedWeight) -> int:
         return 1 << (packed.bits - 1)
@@ -153,7 +153,8 @@ class Integers:
     def tiles_of(self, words: np.ndarray, packed: PackedWeight) -> np.ndarray:
         return words
 
-    stored = tiles_of
+    def stored(self, words: np.ndarray, packed: PackedWeight) -> np.ndarray:
+        return words
 
     def tables(self, packed: PackedWeight) -> Tables:
         values = {"scales": marlin.unpack_scales(packed.scales, packed.n)}
@@ -197,7 +198,7 @@ class Integers:
 class Blocks:
     """The surgeon of PackedBlocks."""
 
-    same = (
+    same: tuple[str, ...] = (
         *("layout", "scale_grid", "dtype"),
         *("global_scale", "divides", "input_scale", "input_divides"),
     )
@@ -252,7 +253,7 @@ class Blocks:
         )
 
 
-SURGEONS: dict[type, Integers | Blocks] = {PackedWeight: Integers(), PackedBlocks: Blocks()}
+SURGEONS: dict[type, Surgeon] = {PackedWeight: Integers(), PackedBlocks: Blocks()}
 
 
 def _agreed(tables: Sequence[Tables]) -> int | None:
@@ -309,6 +310,8 @@ def join_rows(
     """Parts with the same columns, one below the other, in groups of ``group_size`` (None: those of
     the parts), and with this activation order. ValueError, naming two, unless they agree."""
     _check_same(parts, "k", ("n",))
+    if len(parts) == 1 and permutation is None:
+        permutation, parts = parts[0].permutation, [_ordered(parts[0], None)]
     for number, each in enumerate(parts):
         if each.permutation is not None:
             raise ValueError(
@@ -340,7 +343,7 @@ def join_rows(
 
 
 def _ordered(packed: Packed, permutation: np.ndarray | None) -> Packed:
-    return packed if permutation is None else replace(packed, permutation=permutation)
+    return packed if packed.permutation is permutation else replace(packed, permutation=permutation)
 
 
 def _check_same(parts: Sequence[Any], dim: str, fields: tuple[str, ...]) -> None:

@@ -1,12 +1,12 @@
 """Contract under test: a part of a packed weight is, byte for byte, what packing the same rows and
 columns of the unpacked weight gives; joining the parts gives the weight back, byte for byte. A few
-cases by default, 100,000 with --thorough."""
+cases by default; with --thorough 20 times 5000, some ten minutes of one core."""
 
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import numba_marlin as nm
@@ -15,7 +15,7 @@ from numba_marlin.formats import PackedBlocks, marlin_tiles
 from numba_marlin.formats.marlin_order import code_order
 
 pytest.importorskip("ml_dtypes")
-USUAL, CASES = 12, 100_000
+USUAL, THOROUGH = 12, 5000  # cases a share
 STEPS = {"k": 16, "n": 8}
 INTEGERS = testing.quantized_weights(
     testing.problems(max_n=168, max_k=256, **testing.EVERY_SHAPE),
@@ -52,9 +52,10 @@ def packed(weight, dtype="float16"):
     return nm.pack(weight, dtype=dtype if hasattr(weight, "grid") else None)
 
 
-def repacked(p, rows, columns, group_size):
-    """The definition: what ``p`` holds there, in groups of ``group_size``, packed anew."""
-    weight, these = nm.unpack(p), (slice(*rows), slice(*columns))
+def repacked(p, weight, rows, columns, group_size):
+    """The definition: what ``p``, unpacked, holds there, in groups of ``group_size``, packed
+    anew."""
+    these = slice(*rows), slice(*columns)
     k = rows[1] - rows[0]
     group = k if group_size == -1 else group_size
 
@@ -116,7 +117,7 @@ def check_same_bytes(found, expected):
 
 def check_parts(p, dim, sizes):
     orders = {} if isinstance(p, PackedBlocks) or dim == "n" else {"permutation": p.permutation}
-    ends = np.cumsum(sizes)
+    ends, weight = np.cumsum(sizes), nm.unpack(p)
     parts = []
     for rank, (stop, size) in enumerate(zip(ends.tolist(), sizes)):
         part, columns = nm.shard(p, rank, len(sizes), dim, sizes=sizes, return_columns=True)
@@ -124,7 +125,7 @@ def check_parts(p, dim, sizes):
         whole = {"k": (0, p.k), "n": (0, p.n)}
         rows, taken = (whole | {dim: (start, stop)}).values()
         group = p.group_size if dim == "n" else largest_group(p, start, stop)
-        expected = repacked(p, rows, taken, group)
+        expected = repacked(p, weight, rows, taken, group)
         if orders and expected.permutation is not None:  # all rows are a part, too
             expected = expected.sorted_rows
         check_same_bytes(part, expected)
@@ -150,14 +151,17 @@ def check_parts(p, dim, sizes):
         check_same_bytes(nm.concat(parts), p)
 
 
-def try_out(check, strategy, thorough, nightly, share):
-    """``share``: of all cases, per cent."""
-    count = max(nightly or 0, CASES * share // 100) if thorough else USUAL
+def shares(count):
+    """The first share runs by default."""
+    return pytest.mark.parametrize(
+        "share", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in range(1, count))]
+    )
 
+
+def try_out(check, strategy, thorough):
     @settings(
-        max_examples=count,
+        max_examples=THOROUGH if thorough else USUAL,
         deadline=None,
-        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
@@ -169,15 +173,16 @@ def try_out(check, strategy, thorough, nightly, share):
 
 @pytest.mark.parametrize("weights", [INTEGERS, BLOCKS], ids=["integers", "fp4"])
 @pytest.mark.parametrize("dim", ["n", "k"])
+@shares(4)
 def test_parts_are_what_packing_them_gives_and_merging_them_gives_all(
-    weights, dim, thorough, nightly
+    weights, dim, share, thorough
 ):
     @st.composite
     def cases(draw):
         p = packed(draw(weights), draw(st.sampled_from(("float16", "bfloat16"))))
         return p, dim, draw(sizes_of(getattr(p, dim), STEPS[dim]))
 
-    try_out(check_parts, cases(), thorough, nightly, 20)
+    try_out(check_parts, cases(), thorough)
 
 
 def check_concat(weight, sizes, dtype):
@@ -199,14 +204,15 @@ def check_concat(weight, sizes, dtype):
 
 
 @pytest.mark.parametrize("weights", [INTEGERS, BLOCKS], ids=["integers", "fp4"])
-def test_weights_side_by_side_are_what_packing_them_together_gives(weights, thorough, nightly):
+@shares(2)
+def test_weights_side_by_side_are_what_packing_them_together_gives(weights, share, thorough):
     @st.composite
     def cases(draw):
         weight = draw(weights)
         dtype = draw(st.sampled_from(("float16", "bfloat16")))
         return weight, draw(sizes_of(weight.n, 8)), dtype
 
-    try_out(check_concat, cases(), thorough, nightly, 10)
+    try_out(check_concat, cases(), thorough)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
