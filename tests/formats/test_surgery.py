@@ -149,6 +149,9 @@ def check_parts(p, dim, sizes):
     check_same_bytes(nm.merge(parts, dim, **groups, **orders), p)
     if dim == "n":
         check_same_bytes(nm.concat(parts), p)
+    else:  # in the smallest groups that there are
+        smallest = repacked(p, weight, (0, p.k), (0, p.n), 16)
+        check_same_bytes(nm.merge(parts, dim, group_size=16, **orders), smallest)
 
 
 def shares(count):
