@@ -118,8 +118,9 @@ def concat(parts: Iterable[PackedWeight | PackedBlocks]) -> PackedWeight | Packe
     back.
 
     They must have the same k, type, layout, bits, group size, type of scales and of zero points,
-    and activation order; FP4 weights also the same global and input scales, and be packed for the
-    same type of activations. ValueError names the two that differ, and in what.
+    and activation order; FP4 weights also the same global and input scales (quantise NVFP4 weights
+    as one matrix), and be packed for the same type of activations. ValueError names the two that
+    differ, and in what.
     """
     return surgery.join_columns(_parts(parts))
 

@@ -349,14 +349,29 @@ def _ordered(packed: Packed, permutation: np.ndarray | None) -> Packed:
 def _check_same(parts: Sequence[Any], dim: str, fields: tuple[str, ...]) -> None:
     """ValueError, naming two parts and both values, unless all agree in what a join keeps."""
     first = parts[0]
+    advice = (
+        " (weights that differ are multiplied one by one, or quantised as one)"
+        if dim == "n"
+        else ""
+    )
     for number, each in enumerate(parts[1:], 1):
-        pair = f"parts[0] and parts[{number}] must agree to be joined along {dim}:"
-        if type(each) is not type(first):
-            raise ValueError(f"{pair} a {type(first).__name__} and a {type(each).__name__}")
-        for name in (*SURGEONS[type(first)].same, *fields):
-            one, other = getattr(first, name), getattr(each, name)
-            if name != "permutation":
-                if one != other:
-                    raise ValueError(f"{pair} {name}={one!r} and {other!r}")
-            elif (one is None) != (other is None) or not np.array_equal(one, other):
-                raise ValueError(f"{pair} their activation orders (permutation) differ")
+        difference = _difference(first, each, fields)
+        if difference:
+            raise ValueError(
+                f"parts[0] and parts[{number}] must agree to be joined along {dim}:"
+                f" {difference}{advice}"
+            )
+
+
+def _difference(first: Any, each: Any, fields: tuple[str, ...]) -> str:
+    """What differs, in words; "" if nothing does."""
+    if type(each) is not type(first):
+        return f"a {type(first).__name__} and a {type(each).__name__}"
+    for name in (*SURGEONS[type(first)].same, *fields):
+        one, other = getattr(first, name), getattr(each, name)
+        if name != "permutation":
+            if one != other:
+                return f"{name}={one!r} and {other!r}"
+        elif (one is None) != (other is None) or not np.array_equal(one, other):
+            return "their activation orders (permutation) differ"
+    return ""
