@@ -11,6 +11,7 @@ from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
 from numba_marlin.api.quantizing import quantize, quantize_blocks
 from numba_marlin.api.reports import explain, last_run
+from numba_marlin.api.surgery import concat, merge, shard
 from numba_marlin.api.warmup import warmup
 from numba_marlin.execution.plan import RunInfo
 from numba_marlin.execution.scratch import Workspace
@@ -19,12 +20,15 @@ __all__ = [
     "RunInfo",
     "Workspace",
     "block_scaled_matmul",
+    "concat",
     "explain",
     "last_run",
     "matmul",
+    "merge",
     "pack",
     "quantize",
     "quantize_blocks",
+    "shard",
     "unpack",
     "warmup",
 ]

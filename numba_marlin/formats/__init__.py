@@ -10,6 +10,7 @@
 - ``block_weight``: ``BlockWeight``, a weight of 4- or 8-bit floats with one scale per block;
   ``fp4_marlin``: the 4-bit ones in Marlin's order (``PackedBlocks``); ``fp4_words``: the bits of
   one packed word.
+- ``surgery``: packed weights cut and joined; ``marlin_tiles``: their columns, moved as bytes.
 - ``files``: the formats of checkpoint files (``STORED``, ``find_stored``), imported on first use.
   ``stored`` defines what a format specifies, ``streams`` locates the bits of packed codes,
   ``changes`` makes a weight fit a format and reports what is lost.

@@ -208,15 +208,13 @@ def _factor_of(weight: BlockWeight | PackedBlocks) -> float:
     return 1.0 / scale if weight.divides else scale
 
 
-def _factors(weight: BlockWeight, powers: np.ndarray) -> np.ndarray:
-    """The global scale times these powers of two, float32 [n_packed], in their order."""
-    exact, factors = (
-        np.ldexp(_factor_of(weight), powers),
-        np.zeros(packed_columns(weight.n), np.float32),
-    )
+def _factors(weight: BlockWeight | PackedBlocks, powers: np.ndarray) -> np.ndarray:
+    """The global scale times these powers of two [n], float32 [n_packed], in their order."""
+    exact, n = np.ldexp(_factor_of(weight), powers), powers.size
+    factors = np.zeros(packed_columns(n), np.float32)
     with np.errstate(over="ignore", under="ignore"):
-        factors[: weight.n] = exact
-    good = np.abs(factors[: weight.n] - exact) <= 2.0**-24 * np.abs(exact)
+        factors[:n] = exact
+    good = np.abs(factors[:n] - exact) <= 2.0**-24 * np.abs(exact)
     if not good.all():
         raise ValueError(
             f"global_scale={weight.global_scale!r}{' (divides)' if weight.divides else ''} times"
@@ -255,6 +253,38 @@ def unpack_scales(words: np.ndarray, group_size: int, groups: int, n: int) -> np
     return np.ascontiguousarray(places.reshape(-1, words.shape[0] * BLOCK_N)[:groups, :n])
 
 
+def pack_block_scales(
+    weight: BlockWeight | PackedBlocks, scales: np.ndarray, used: np.ndarray, rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Canonical scales, uint8 [groups, n] in the grid of ``weight``, and whether a group of
+    ``rows`` has codes that are not zero, bool [groups, n] -> ``scales`` and ``factors`` of a
+    PackedBlocks with the global scale of ``weight``."""
+    if weight.scale_grid == "e4m3":
+        stored, powers = _stored_e4m3(scales), np.full(scales.shape[1], CODE_UNIT - _E4M3_UNIT)
+    else:
+        stored, largest = _stored_e8m0(scales, used)
+        powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
+    return pack_scales(stored, rows).view(np.int32), _factors(weight, powers)
+
+
+def unpack_block_scales(packed: PackedBlocks) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse: (scales, used), uint8 and bool [groups, n]."""
+    stored = unpack_scales(
+        packed.scales.view(np.uint32),
+        packed.group_size,
+        -(-packed.k // packed.group_size),
+        packed.n,
+    )
+    if packed.scale_grid == "e4m3":
+        known = np.zeros(256, np.uint8)
+        known[_stored_e4m3(np.arange(0x7F, dtype=np.uint8))] = np.arange(0x7F)
+        return known[stored], stored > 0
+    powers = np.rint(np.log2(_factors_of_columns(packed) / _factor_of(packed))).astype(np.int64)
+    largest = powers + 127 - CODE_UNIT + (_LARGEST - 15)
+    scales = np.where(stored > 0, largest - _LARGEST + (stored >> 3), 0).astype(np.uint8)
+    return scales, stored > 0
+
+
 class Fp4MarlinFormat:
     """This layout as a ``registry.Format``."""
 
@@ -270,18 +300,14 @@ class Fp4MarlinFormat:
         k, n, rows = weight.k, weight.n, weight.block[0]
         codes = np.zeros((k, packed_columns(n)), np.uint8)
         codes[:, :n] = weight.codes
-        if weight.scale_grid == "e4m3":
-            stored, powers = _stored_e4m3(weight.scales), np.full(n, CODE_UNIT - _E4M3_UNIT)
-        else:
-            stored, largest = _stored_e8m0(weight.scales, _used(weight))
-            powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
+        scales, factors = pack_block_scales(weight, weight.scales, _used(weight), rows)
         words = pack_codes(codes).view(np.uint32)
         assert weight.scale_grid is not None  # check_packable
         return PackedBlocks(
             self.name,
             turn_codes(words, dtype).view(np.int32),
-            pack_scales(stored, rows).view(np.int32),
-            _factors(weight, powers),
+            scales,
+            factors,
             rows,
             k,
             n,
@@ -298,26 +324,10 @@ class Fp4MarlinFormat:
         codes = unpack_codes(
             unturn_codes(packed.qweight.view(np.uint32), packed.dtype).view(np.int32), 4, packed.n
         )
-        stored = unpack_scales(
-            packed.scales.view(np.uint32),
-            packed.group_size,
-            -(-packed.k // packed.group_size),
-            packed.n,
-        )
-        if packed.scale_grid == "e4m3":
-            known = np.zeros(256, np.uint8)
-            known[_stored_e4m3(np.arange(0x7F, dtype=np.uint8))] = np.arange(0x7F)
-            scales = known[stored]
-        else:
-            powers = np.rint(np.log2(_factors_of_columns(packed) / _factor_of(packed))).astype(
-                np.int64
-            )
-            largest = powers + 127 - CODE_UNIT + (_LARGEST - 15)
-            scales = np.where(stored > 0, largest - _LARGEST + (stored >> 3), 0).astype(np.uint8)
         return BlockWeight(
             codes,
             "e2m1",
-            scales,
+            unpack_block_scales(packed)[0],
             packed.scale_grid,
             (packed.group_size, 1),
             packed.global_scale,
