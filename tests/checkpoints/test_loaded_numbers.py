@@ -83,18 +83,22 @@ def loaded(path, quantization, dtype=torch.float16):
 
 
 @torch.no_grad()
-def assert_ours(model, path):
-    """Each layer gives each of our weights for a row of the identity, rounded once to the model's
-    type, and for other rows what the float64 product allows."""
+def assert_ours(model, path, source):
+    """Our reader gives the source's numbers but for rounding them (a zero point that is off by one
+    would be four times as much). Each layer gives each of our weights for a row of the identity,
+    rounded once to the model's type, and for other rows what the float64 product allows."""
     dtype = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}[model.dtype]
     weights, modules = nm.load_checkpoint(path), dict(model.named_modules())
+    floats = load_file(source / "model.safetensors")
 
     def product(module, x):
         return module(torch.from_numpy(x).to(model.dtype)).to(torch.float32).numpy().astype(dtype)
 
     for name in weights:
         weight = weights[name]
-        exact = nm.dequantize(weight, np.float64)
+        exact, before = nm.dequantize(weight, np.float64), floats[f"{name}.weight"].numpy().T
+        codes = 2.0 ** getattr(weight, "bits", 4)
+        assert np.linalg.norm(exact - before) < 4 / codes * np.linalg.norm(before), name
         found = product(modules[name], np.eye(weight.k, dtype=np.float32))
         assert np.array_equal(found, exact.astype(dtype)), name
         x = np.random.default_rng(0).standard_normal((9, weight.k)).astype(dtype)
@@ -144,12 +148,12 @@ def test_compressed_tensors(tmp_path, source, form, options, patterns):
     config = quantization_config.CompressedTensorsConfig
     dense = loaded(path, config(dequantize=True))
     assert torch.equal(logits(dense), logits_of_float_weights(source, path, torch.float16))
-    assert_ours(dense, path)
+    assert_ours(dense, path, source)
     if "--asymmetric" not in options:
         dtype = torch.bfloat16 if "fp4" in form else torch.float16
         compressed = loaded(path, config(dequantize=False), dtype)
         assert torch.equal(logits(compressed), logits_of_float_weights(source, path, dtype))
-        assert_ours(compressed, path)
+        assert_ours(compressed, path, source)
 
 
 def test_groups_in_activation_order_are_refused_by_name_where_they_are_not_known(tmp_path, source):
@@ -166,7 +170,7 @@ def test_groups_in_activation_order_are_refused_by_name_where_they_are_not_known
 def test_gptq(tmp_path, source, form, options, patterns):
     optimum_and_gptqmodel()
     path = written(source, tmp_path / "q", form, options, patterns)
-    assert_ours(loaded(path, transformers.GPTQConfig(bits=4, backend="torch")), path)
+    assert_ours(loaded(path, transformers.GPTQConfig(bits=4, backend="torch")), path, source)
 
 
 @pytest.mark.parametrize("patterns", [EVERY, SOME], ids=["every layer", "some layers"])
@@ -174,7 +178,7 @@ def test_gptq(tmp_path, source, form, options, patterns):
 def test_awq(tmp_path, source, options, patterns):
     optimum_and_gptqmodel()
     path = written(source, tmp_path / "q", "awq", options, patterns)
-    assert_ours(loaded(path, transformers.AwqConfig(backend="torch_awq")), path)
+    assert_ours(loaded(path, transformers.AwqConfig(backend="torch_awq")), path, source)
 
 
 @pytest.mark.parametrize("form", ["gptq", "awq", "pack-quantized"])
@@ -190,7 +194,7 @@ def test_what_was_converted(tmp_path, source, form):
         "awq": transformers.AwqConfig(backend="torch_awq"),
         "pack-quantized": quantization_config.CompressedTensorsConfig(dequantize=True),
     }[form]
-    assert_ours(loaded(path, config), path)
+    assert_ours(loaded(path, config), path, source)
     ours, theirs = nm.load_checkpoint(path), nm.load_checkpoint(before)
     for name in theirs:
         assert np.array_equal(nm.dequantize(ours[name]), nm.dequantize(theirs[name]))
