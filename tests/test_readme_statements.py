@@ -1,6 +1,7 @@
 """Contract under test: what README.md shows in tables, commands and examples is so: tables are
 derived again, commands are parsed or run, examples run as they stand."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import testing
+from numba_marlin import compiler, ptx, testing
 from numba_marlin.cli import main as cli
 from numba_marlin.cli import watch
+from numba_marlin.emulator import Machine
 from numba_marlin.kernels import registry
 from numba_marlin.problems import WEIGHTS
 from tests import experiment_results
@@ -131,10 +133,79 @@ def test_a_command_parses(command):
     assert len(COMMANDS) > 30
 
 
-@pytest.mark.parametrize("row", VERB.finditer(TEXT), ids=lambda row: row["verb"])
+@pytest.mark.parametrize("row", list(VERB.finditer(TEXT)), ids=lambda row: row["verb"])
 def test_options_named_beside_a_verb_are_its(row):
     options = cli.parser().verbs.choices[row["verb"]]._option_string_actions
     assert set(re.findall(r"--[\w-]+", row["what"])) <= set(options)
+
+
+CALLS = {
+    "Machine": Machine,
+    "machine.run": Machine.run,
+    "compiler.build": compiler.build,
+    "nm.pack": nm.pack,
+}
+
+
+def test_names_are_there():
+    """Of the Python API, and the keywords that are given to what is called."""
+    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.S | re.M)
+    code = re.findall(r"`([^`\n]+)`", prose)
+    names = set(re.findall(r"\bnm\.(\w+)", TEXT))
+    assert len(names) > 5 and all(getattr(nm, name) is not None for name in names)
+    calls = [found.groups() for each in code if (found := re.match(r"([\w.]+)\((.*)\)$", each))]
+    checked = 0
+    for name, arguments in calls:
+        for keyword in re.findall(r"\b(\w+)=", arguments) if name in CALLS else ():
+            assert keyword in inspect.signature(CALLS[name]).parameters, name
+            checked += 1
+    assert checked >= 4
+    # files are named by themselves too
+    for each in code:
+        if re.fullmatch(r"[\w./*]+/[\w.*]+(\.\w+)?", each) and each.partition("/")[0] in TOP:
+            assert list(ROOT.glob(each)), each
+    assert callable(testing.schedules)
+
+
+TOP = {each.name for each in ROOT.iterdir()}
+
+
+def test_the_instructions_describe_themselves():
+    assert "`dir(ptx)` lists them; `help(ptx.ldmatrix_x4)` describes operands and results" in TEXT
+    files = {each.stem for each in (ROOT / "ptx").glob("*.ptx")}
+    assert files <= set(dir(ptx))
+    assert "https://docs.nvidia.com/cuda/parallel-thread-execution" in ptx.ldmatrix_x4.__doc__
+
+
+def test_extras_are_there():
+    settings = (ROOT / "setup.cfg").read_text(encoding="utf-8").partition("extras_require]")[2]
+    there = set(re.findall(r"^(\w+) =$", settings, re.M))
+    said = set(re.findall(r"extra `(\w+)`", TEXT))
+    for each in re.findall(r"-e '\.\[([\w,]+)\]'", TEXT):
+        said |= set(each.split(","))
+    assert len(said) >= 4 and said <= there
+
+
+def test_options_of_the_tests_are_there(pytestconfig):
+    said = between("<!-- output:test -->", "## Use it").partition("<!-- end:output -->")[2]
+    assert "--thorough" in said and "HYPOTHESIS_PROFILE=nightly" in said
+    for option in re.findall(r"--([\w-]+)", said):
+        assert pytestconfig.getoption(option.replace("-", "_"), "absent") != "absent", option
+    (marker,) = re.findall(r"-m (\w+)`", said.replace("-m pytest", ""))
+    assert any(each.startswith(f"{marker}:") for each in pytestconfig.getini("markers"))
+
+
+def test_the_libraries_that_are_read_each_have_a_test():
+    (said,) = re.findall(r"Files written by (.*?) are read", TEXT)
+    modules = (ROOT / "tests" / "formats").glob("test_public_*.py")
+    texts = [each.read_text(encoding="utf-8").partition('"""')[2] for each in modules]
+    contracts = [each.partition("Skipped where")[0] for each in texts]
+    for library in re.split(r", | and ", said):
+        assert any(library in each for each in contracts), library
+    loaded = (ROOT / "tests" / "checkpoints" / "test_loaded_numbers.py").read_text(encoding="utf-8")
+    (said,) = re.findall(r"directories of (.*?) weights written here give", TEXT)
+    for form in re.split(r", | and ", said):
+        assert f'"{form.lower()}' in loaded, form
 
 
 def test_watch_is_as_fast_as_is_said():

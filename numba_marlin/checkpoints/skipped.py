@@ -86,7 +86,7 @@ def as_modules_in_block(common: Iterable[str], layers: Iterable[str]) -> list[li
     block's number where that is enough to tell them from the list's. [] if nothing of the list lies
     in a block of the stacks that they are in: without a statement, all that does is quantised."""
     quantised = sorted(layers)
-    stacks = {_IN_BLOCK.match(each)[1] for each in quantised if _IN_BLOCK.match(each)}
+    stacks = {found[1] for each in quantised if (found := _IN_BLOCK.match(each))}
     beside = [each for each in common if (found := _IN_BLOCK.match(each)) and found[1] in stacks]
     if not beside:
         return []
