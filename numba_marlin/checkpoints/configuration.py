@@ -96,12 +96,14 @@ def quantization_of(facts: list[dict], form: str, excepted: list[str]) -> dict:
             "quant_method": "awq",
             "version": "gemm",
             "zero_point": True,
+            "dynamic": skipped.as_dynamic(floats),
         } | (common | not_converted)
     if form == "vllm-marlin":
         return {
             "quant_method": "awq",
             "version": "marlin",
             "zero_point": not symmetric,
+            "dynamic": skipped.as_dynamic(floats),
         } | (common | not_converted)
     if form == "modelopt-nvfp4":
         return {

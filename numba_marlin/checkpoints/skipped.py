@@ -7,9 +7,10 @@ listed, whatever its name, and what the source's configuration said is kept.
 
 Notations: compressed-tensors (``ignore``) has names and "re:" with a regular expression; GPTQ, AWQ
 and FP8 (``modules_to_not_convert``) have regular expressions, of which transformers also takes a
-plain name for a prefix and for a suffix; GPTQModel's and vLLM's ``dynamic`` has "-:" with a regular
-expression; ModelOpt (``ignore``, ``exclude_modules``) has names with "*". transformers hands GPTQ
-to optimum, which knows none of these: it takes every linear module of the blocks, or those that
+plain name for a prefix and for a suffix; ``dynamic`` has "-:" with a regular
+expression (vLLM reads it for GPTQ, GPTQModel for AWQ too, and neither the other list); ModelOpt
+(``ignore``, ``exclude_modules``) has names with "*". transformers hands GPTQ to optimum, which
+knows none of these: it takes every linear module of the blocks, or those that
 ``modules_in_block_to_quantize`` names.
 """
 

@@ -86,7 +86,8 @@ def loaded(path, quantization, dtype=torch.float16):
 def assert_ours(model, path, source):
     """Our reader gives the source's numbers but for rounding them (a zero point that is off by one
     would be four times as much). Each layer gives each of our weights for a row of the identity,
-    rounded once to the model's type, and for other rows what the float64 product allows."""
+    rounded once to the model's type, and for other rows what the float64 product allows. What was
+    left in float is as it was."""
     dtype = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}[model.dtype]
     weights, modules = nm.load_checkpoint(path), dict(model.named_modules())
     floats = load_file(source / "model.safetensors")
@@ -106,6 +107,10 @@ def assert_ours(model, path, source):
         verdict = reference.check(y, x, weight, method="weights")
         assert verdict.ok, f"{name}: {verdict}"
     assert len(weights) > 6
+    for name, values in floats.items():
+        if name.removesuffix(".weight") not in weights:
+            there = modules[name.removesuffix(".weight")].weight
+            assert torch.equal(there, values.to(model.dtype)), name
 
 
 @torch.no_grad()
@@ -181,6 +186,25 @@ def test_awq(tmp_path, source, options, patterns):
     assert_ours(loaded(path, transformers.AwqConfig(backend="torch_awq")), path, source)
 
 
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2", "awq"])
+def test_gptqmodel_by_itself(tmp_path, source, form):
+    """It asks for a tokenizer, and of version 1 only for symmetric weights (it takes zero points in
+    it from nobody but itself: write ``gptq_v2``)."""
+    gptqmodel, backend = gptqmodel_on_a_cpu(form)
+    path = written(source, tmp_path / "q", form, INTEGERS[form == "awq"], SOME)
+    tokenizer(path)
+    loaded = gptqmodel.load(str(path), backend=backend, device="cpu", dtype=torch.float16)
+    assert_ours(loaded.model, path, source)
+
+
+def test_gptqmodel_takes_no_zero_points_of_version_1(tmp_path, source):
+    gptqmodel, backend = gptqmodel_on_a_cpu("gptq")
+    path = written(source, tmp_path / "q", "gptq", INTEGERS[1])
+    tokenizer(path)
+    with pytest.raises(ValueError, match="sym=False .* only supported if produced by gptqmodel"):
+        gptqmodel.load(str(path), backend=backend, device="cpu", dtype=torch.float16)
+
+
 @pytest.mark.parametrize("form", ["gptq", "awq", "pack-quantized"])
 def test_what_was_converted(tmp_path, source, form):
     first = "pack-quantized" if form != "pack-quantized" else "gptq"
@@ -227,3 +251,20 @@ def test_compressed_tensors_converts_modelopts_directory_to_ours(tmp_path, sourc
 def optimum_and_gptqmodel():
     for library in ("optimum", "gptqmodel"):
         pytest.importorskip(library, reason="transformers loads GPTQ and AWQ with its help")
+
+
+def gptqmodel_on_a_cpu(form):
+    optimum_and_gptqmodel()
+    from gptqmodel import BACKEND, GPTQModel
+
+    return GPTQModel, BACKEND.TORCH_AWQ if form == "awq" else BACKEND.TORCH
+
+
+def tokenizer(path):
+    """The smallest there is, into the directory ``path``."""
+    from tokenizers import Tokenizer, models
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", eos_token="</s>", pad_token="</s>"
+    ).save_pretrained(path)

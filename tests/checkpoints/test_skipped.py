@@ -57,7 +57,7 @@ def test_every_module_in_float_is_listed(tmp_path, form):
         assert is_converted(LAYER, patterns)
         assert not any(is_converted(name, patterns) for name in MODULES)
     dynamic = [each.removeprefix("-:") for each in said.get("dynamic", ())]
-    if said["quant_method"] == "gptq":
+    if said["quant_method"] in ("gptq", "awq"):
         assert not any(re.match(each, LAYER) for each in dynamic)
         assert all(any(re.match(each, name) for each in dynamic) for name in MODULES)
 
