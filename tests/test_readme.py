@@ -1,11 +1,11 @@
 """Contract under test: what README.md quotes is what the sources say, and its example prints what
-it shows.
+it shows. (Figures: ``test_readme_figures``; tables, commands, examples:
+``test_readme_statements``.)
 
 After a change of the sources: ``python .ci/update_readme.py code``, ``views`` and ``example``.
 """
 
 import importlib.util
-import json
 import re
 import runpy
 import subprocess
@@ -137,21 +137,6 @@ def on_machine(kernel, compiler, arrays):
 def test_other_words_than_the_example_prints_are_noticed(update_readme, other):
     shown = update_readme.block(TEXT, "output", "example", "")
     assert other in shown and _shape(shown.replace(other, "other words")) != _shape(shown)
-
-
-def test_the_number_of_mutants_is_that_of_the_experiment():
-    page = (ROOT / "experiments" / "16_mutants" / "README.md").read_text(encoding="utf-8")
-    judged = {int(number) for number in re.findall(r"^\| all \| (\d+) \|", page, re.M)}
-    said = re.search(r"\[([\d,]+) mutants\]", TEXT)[1]
-    assert {int(said.replace(",", ""))} == judged
-
-
-def test_what_gptq_costs_is_what_was_measured():
-    file = ROOT / "experiments" / "07_quantisers" / "results.jsonl"
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    (*_, newest) = (row for row in rows if (row.get("kind"), row.get("what")) == ("cost", "gptq"))
-    said = re.search(r"(\d+) x (\d+) weights take (\d+) CPU seconds", TEXT)
-    assert said.groups() == tuple(str(round(newest[name])) for name in ("k", "n", "cpu_seconds"))
 
 
 def _shape(message):

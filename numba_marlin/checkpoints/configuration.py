@@ -70,13 +70,18 @@ def quantization_of(facts: list[dict], form: str, excepted: list[str]) -> dict:
     not_converted = {"modules_to_not_convert": skipped.as_patterns(floats, names)}
     common = {"bits": bits, "group_size": group} | said
     if form in ("gptq", "gptq_v2"):
-        return {
-            "quant_method": "gptq",
-            "checkpoint_format": form,
-            "sym": symmetric,
-            "desc_act": permuted,
-            "dynamic": skipped.as_dynamic(floats),
-        } | (common | not_converted)
+        in_block = skipped.as_modules_in_block(floats, names)
+        return (
+            {
+                "quant_method": "gptq",
+                "checkpoint_format": form,
+                "sym": symmetric,
+                "desc_act": permuted,
+                "dynamic": skipped.as_dynamic(floats),
+            }
+            | ({"modules_in_block_to_quantize": in_block} if in_block else {})
+            | (common | not_converted)
+        )
     if form == "marlin":
         return {
             "quant_method": "gptq",
@@ -91,12 +96,14 @@ def quantization_of(facts: list[dict], form: str, excepted: list[str]) -> dict:
             "quant_method": "awq",
             "version": "gemm",
             "zero_point": True,
+            "dynamic": skipped.as_dynamic(floats),
         } | (common | not_converted)
     if form == "vllm-marlin":
         return {
             "quant_method": "awq",
             "version": "marlin",
             "zero_point": not symmetric,
+            "dynamic": skipped.as_dynamic(floats),
         } | (common | not_converted)
     if form == "modelopt-nvfp4":
         return {

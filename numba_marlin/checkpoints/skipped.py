@@ -7,8 +7,11 @@ listed, whatever its name, and what the source's configuration said is kept.
 
 Notations: compressed-tensors (``ignore``) has names and "re:" with a regular expression; GPTQ, AWQ
 and FP8 (``modules_to_not_convert``) have regular expressions, of which transformers also takes a
-plain name for a prefix and for a suffix; GPTQModel's and vLLM's ``dynamic`` has "-:" with a regular
-expression; ModelOpt (``ignore``, ``exclude_modules``) has names with "*".
+plain name for a prefix and for a suffix; ``dynamic`` has "-:" with a regular
+expression (vLLM reads it for GPTQ, GPTQModel for AWQ too, and neither the other list); ModelOpt
+(``ignore``, ``exclude_modules``) has names with "*". transformers hands GPTQ to optimum, which
+knows none of these: it takes every linear module of the blocks, or those that
+``modules_in_block_to_quantize`` names.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 # An output head that shares the embedding's weight is a linear module without a tensor.
 _TIED_HEADS = ("lm_head", "embed_out", "proj_out", "cls.predictions.decoder", "lm_head.decoder")
 _REGEX = "re:"
+# "model.layers.12.", of which the first group is the stack that the block is in
+_IN_BLOCK = re.compile(r"([\w.]*?\.)\d+\.")
 
 
 def is_left_in_float(name: str, shape: tuple[int, ...], dtype: str) -> bool:
@@ -75,6 +80,19 @@ def as_dynamic(common: Iterable[str]) -> dict[str, dict]:
         "-:" + (each[len(_REGEX) :] if each.startswith(_REGEX) else _whole(each)): {}
         for each in common
     }
+
+
+def as_modules_in_block(common: Iterable[str], layers: Iterable[str]) -> list[list[str]]:
+    """The quantised layers as ``modules_in_block_to_quantize``: ends of their names, after the
+    block's number where that is enough to tell them from the list's. [] if nothing of the list lies
+    in a block of the stacks that they are in: without a statement, all that does is quantised."""
+    quantised = sorted(layers)
+    stacks = {found[1] for each in quantised if (found := _IN_BLOCK.match(each))}
+    beside = [each for each in common if (found := _IN_BLOCK.match(each)) and found[1] in stacks]
+    if not beside:
+        return []
+    ends = tuple(sorted({_IN_BLOCK.sub("", each) for each in quantised}))
+    return [quantised if any(each.endswith(ends) for each in beside) else list(ends)]
 
 
 def as_wildcards(common: Iterable[str]) -> list[str]:

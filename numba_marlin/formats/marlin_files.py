@@ -22,7 +22,8 @@ Both are read as PackedWeights without unpacking. compressed-tensors, ``format``
                       inputs share a word
     weight_scale      float16 or bfloat16 [n, groups]
     weight_zero_point int32 [n * bits/32, groups], optional   coded and packed likewise, along n
-    weight_g_idx      int32 [k], optional      as GPTQ's g_idx
+    weight_g_idx      int32 [k], optional      as GPTQ's g_idx; version 0.20 of the library
+                      refuses directories that have it, by name
     weight_shape      int64 or int32 [2]       (n, k)
 
 Codes of 4 and 8 bits only: of 3 bits, versions of the library differ on whether words are filled.

@@ -57,7 +57,7 @@ def test_every_module_in_float_is_listed(tmp_path, form):
         assert is_converted(LAYER, patterns)
         assert not any(is_converted(name, patterns) for name in MODULES)
     dynamic = [each.removeprefix("-:") for each in said.get("dynamic", ())]
-    if said["quant_method"] == "gptq":
+    if said["quant_method"] in ("gptq", "awq"):
         assert not any(re.match(each, LAYER) for each in dynamic)
         assert all(any(re.match(each, name) for each in dynamic) for name in MODULES)
 
@@ -100,6 +100,39 @@ def test_lists_go_round_the_notations_and_do_not_grow(tmp_path):
     for number, form in enumerate(("awq", "pack-quantized", "vllm-marlin", "gptq"), 1):
         before = convert(before, tmp_path / str(number), form)
     assert quantization(before) == quantization(tmp_path / "0")
+
+
+@pytest.mark.parametrize(
+    ("floats", "layers", "said"),
+    [
+        # all linear modules of the blocks are quantised, and the embedding and head lie outside
+        (["lm_head", "model.embed_tokens"], ["model.layers.0.mlp.up", "model.layers.1.mlp.up"], []),
+        (["model.layers.0.attn.q"], ["model.layers.0.mlp.up"], [["mlp.up"]]),
+        (["model.layers.1.mlp.up"], ["model.layers.0.mlp.up"], [["model.layers.0.mlp.up"]]),
+        # "up" is the end of both names
+        (["m.layers.0.gate_up"], ["m.layers.0.up"], [["m.layers.0.up"]]),
+        (["tower.layers.0.up", "re:m.layers.0.q"], ["m.layers.0.up"], []),
+        (["m.layers.0.q"], ["m.layers.0.up", "lm_head"], [["lm_head", "up"]]),
+    ],
+)
+def test_layers_of_blocks_that_are_partly_quantised_are_named(floats, layers, said):
+    """optimum's rule: of the linear modules of the blocks, those whose names end with a name of
+    ``modules_in_block_to_quantize``; all if it is absent."""
+    found = skipped.as_modules_in_block(floats, layers)
+    assert found == said
+    ends = tuple(sum(found, []))
+    assert not ends or all(each.endswith(ends) for each in layers)
+    assert not any(each.endswith(ends) for each in floats if ends)
+
+
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+def test_a_partly_quantised_block_is_told_to_optimum(tmp_path, form):
+    said = quantization(save(tmp_path / "m", form))
+    assert said["modules_in_block_to_quantize"] == [["mlp.gate_proj"]]
+    whole = nm.save_checkpoint(
+        tmp_path / "whole", {LAYER: next(iter(small_model(1).values()))}, form
+    )
+    assert "modules_in_block_to_quantize" not in quantization(whole)
 
 
 def test_wildcards_are_those_of_modelopt():

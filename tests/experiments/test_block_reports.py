@@ -1,29 +1,9 @@
 """Contract under test: the reports of experiments 06 and 11 say what the rows of their cells say.
 The rows here are invented."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-ITS_OWN = ("cells", "variants")  # names of modules that other experiments have too
-
-
-def load(folder, monkeypatch):
-    """An experiment's report, beside which its own modules lie."""
-    monkeypatch.setattr(sys, "path", [str(EXPERIMENTS / folder), *sys.path])
-    for name in ITS_OWN:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    spec = importlib.util.spec_from_file_location(
-        f"report_of_{folder}", EXPERIMENTS / folder / "report.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in ITS_OWN:
-        sys.modules.pop(name, None)
-    return module
+from tests import experiment_results
 
 
 def cells_of(table):
@@ -34,12 +14,12 @@ def cells_of(table):
 
 @pytest.fixture
 def weights(monkeypatch):
-    return load("06_nvfp4", monkeypatch)
+    return experiment_results.module("06_nvfp4", "report", monkeypatch)
 
 
 @pytest.fixture
 def blocks(monkeypatch):
-    return load("11_block_scaled", monkeypatch)
+    return experiment_results.module("11_block_scaled", "report", monkeypatch)
 
 
 def timed(tb_per_s, us=2.0):

@@ -1,0 +1,287 @@
+"""Contract under test: what README.md shows in tables, commands and examples is so: tables are
+derived again, commands are parsed or run, examples run as they stand."""
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numba_marlin as nm
+from numba_marlin import compiler, ptx, testing
+from numba_marlin.cli import main as cli
+from numba_marlin.cli import watch
+from numba_marlin.emulator import Machine
+from numba_marlin.kernels import registry
+from numba_marlin.problems import WEIGHTS
+from tests import experiment_results
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+VERB = re.compile(r"^\| `numba-marlin (?P<verb>\w+)(?P<arguments>.*?)` \| (?P<what>.*) \|$", re.M)
+BLOCK = r"<!-- output:{} -->\n```\n(.*?)```"
+
+
+def between(begin, end):
+    return TEXT.partition(begin)[2].partition(end)[0]
+
+
+def rows_of(table):
+    """Its cells, without the header and the line below it."""
+    lines = [line for line in table.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_of_marlin_is_that_of_its_results(monkeypatch):
+    report = experiment_results.module("01_faithful", "report", monkeypatch)
+    run = experiment_results.module("01_faithful", "run", monkeypatch)
+    rows = report.newest(experiment_results.FOLDER / "01_faithful" / "results.jsonl")
+    published = run.MARLIN_CUDA
+    for part in (
+        report.table(rows, run.SHAPES, published),
+        report.summary(rows, published),
+        report.origin(rows.values()),
+    ):
+        assert part in between(*report.PROJECT_MARKERS), "experiments/01_faithful/run.py report"
+
+
+def test_the_table_of_hopper_is_that_of_its_results(monkeypatch):
+    report = experiment_results.module("02_hopper", "report", monkeypatch)
+    goals = experiment_results.module("02_hopper", "run", monkeypatch).GOALS
+    found = report.newest(experiment_results.FOLDER / "02_hopper" / "results.jsonl", goals)
+    ours = [cell["ours"] for cells in found.values() for cell in cells.values()]
+    for part in (
+        report.overview(found, goals),
+        report.summary(found, goals),
+        report.origin(ours),
+    ):
+        assert part in between(*report.PROJECT_MARKERS), "experiments/02_hopper/run.py report"
+
+
+def test_the_times_of_the_ladder_are_those_measured():
+    newest = {
+        row["kernel"]: row["us"] for row in experiment_results.rows("18_ladder") if row["m"] == 16
+    }
+    times = {
+        row[0].partition("`]")[0][2:]: row[3] for row in rows_of(between("## The ladder", "## "))
+    }
+    said = {name: time for name, time in times.items() if time}
+    assert said == {
+        name: f"{newest[name]:.1f}" if newest[name] < 20 else f"{newest[name]:.0f}" for name in said
+    }
+    assert set(said) == {each.name for each in registry.kernels(WEIGHTS) if each.rung > 0}
+
+
+def test_what_each_kernel_takes():
+    table = between("bias may be added", "`method=")
+    header = [line for line in table.splitlines() if line.startswith("|")][0]
+    columns = [re.findall(r"`(\w+)`", cell) for cell in header.strip("|").split("|")[1:]]
+    expected = []
+    for names in columns:
+        found = [_taken(registry.find_kernel(name)) for name in names]
+        column = list(found[0])
+        for name, each in zip(names[1:], found[1:]):
+            assert each[1:] == found[0][1:], name
+            if each[0] != found[0][0]:
+                types, scales = each[0].split("; ")
+                assert types == found[0][0].split("; ")[0]
+                column[0] += f" (`{name}`: {scales})"
+        expected.append(column)
+    assert [list(row[1:]) for row in rows_of(table)] == [list(each) for each in zip(*expected)]
+    assert {name for names in columns for name in names} == {
+        each.name for each in registry.kernels(WEIGHTS)
+    }
+
+
+def _taken(kernel):
+    """The cells of the table for a kernel, from its declaration."""
+    takes = kernel.takes
+    short = {"float16": "fp16", "bfloat16": "bf16"}
+    types = list(dict.fromkeys(x for x, _ in takes.dtypes))
+    scales = "either" if len(takes.dtypes) == len(types) ** 2 else "the same"
+    groups = takes.group_sizes
+    listed = [str(each) for each in groups or () if each != -1] + ["or all"] * (
+        -1 in (groups or ())
+    )
+    strided = any(name == "a_stride" for name, _ in kernel.parameters)
+    assert strided == takes.bias
+    return (
+        ", ".join(short[each] for each in types) + (f"; {scales}" if len(types) > 1 else ""),
+        ", ".join(map(str, takes.bits)) + " bits" + ("; FP4" if takes.fp4_groups else ""),
+        ", ".join({None: "none", "float16": "fp16"}.get(each, each) for each in takes.zeros),
+        "any multiple of 16, or all" if groups is None else ", ".join(listed),
+        str(takes.column_step),
+        "yes" if strided else "no",
+    )
+
+
+def test_every_verb_is_listed():
+    assert sorted(each["verb"] for each in VERB.finditer(TEXT)) == sorted(cli.VERBS)
+
+
+COMMANDS = sorted(
+    # in fences and in tables; elsewhere they are only named
+    set(re.findall(r"(?:^|^\|.*\| `|^\| `)numba-marlin (\w[^`#\n]*)", TEXT, re.M))
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_parses(command):
+    cli.parser().parse_args(shlex.split(command.strip()))
+    assert len(COMMANDS) > 30
+
+
+@pytest.mark.parametrize("row", list(VERB.finditer(TEXT)), ids=lambda row: row["verb"])
+def test_options_named_beside_a_verb_are_its(row):
+    options = cli.parser().verbs.choices[row["verb"]]._option_string_actions
+    assert set(re.findall(r"--[\w-]+", row["what"])) <= set(options)
+
+
+CALLS = {
+    "Machine": Machine,
+    "machine.run": Machine.run,
+    "compiler.build": compiler.build,
+    "nm.pack": nm.pack,
+}
+
+
+def test_names_are_there():
+    """Of the Python API, and the keywords that are given to what is called."""
+    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.S | re.M)
+    code = re.findall(r"`([^`\n]+)`", prose)
+    names = set(re.findall(r"\bnm\.(\w+)", TEXT))
+    assert len(names) > 5 and all(getattr(nm, name) is not None for name in names)
+    calls = [found.groups() for each in code if (found := re.match(r"([\w.]+)\((.*)\)$", each))]
+    checked = 0
+    for name, arguments in calls:
+        for keyword in re.findall(r"\b(\w+)=", arguments) if name in CALLS else ():
+            assert keyword in inspect.signature(CALLS[name]).parameters, name
+            checked += 1
+    assert checked >= 4
+    # files are named by themselves too
+    for each in code:
+        if re.fullmatch(r"[\w./*]+/[\w.*]+(\.\w+)?", each) and each.partition("/")[0] in TOP:
+            assert list(ROOT.glob(each)), each
+    assert callable(testing.schedules)
+
+
+TOP = {each.name for each in ROOT.iterdir()}
+
+
+def test_the_instructions_describe_themselves():
+    assert "`dir(ptx)` lists them; `help(ptx.ldmatrix_x4)` describes operands and results" in TEXT
+    files = {each.stem for each in (ROOT / "ptx").glob("*.ptx")}
+    assert files <= set(dir(ptx))
+    assert "https://docs.nvidia.com/cuda/parallel-thread-execution" in ptx.ldmatrix_x4.__doc__
+
+
+def test_extras_are_there():
+    settings = (ROOT / "setup.cfg").read_text(encoding="utf-8").partition("extras_require]")[2]
+    there = set(re.findall(r"^(\w+) =$", settings, re.M))
+    said = set(re.findall(r"extra `(\w+)`", TEXT))
+    for each in re.findall(r"-e '\.\[([\w,]+)\]'", TEXT):
+        said |= set(each.split(","))
+    assert len(said) >= 4 and said <= there
+
+
+def test_options_of_the_tests_are_there(pytestconfig):
+    said = between("<!-- output:test -->", "## Use it").partition("<!-- end:output -->")[2]
+    assert "--thorough" in said and "HYPOTHESIS_PROFILE=nightly" in said
+    for option in re.findall(r"--([\w-]+)", said):
+        assert pytestconfig.getoption(option.replace("-", "_"), "absent") != "absent", option
+    (marker,) = re.findall(r"-m (\w+)`", said.replace("-m pytest", ""))
+    assert any(each.startswith(f"{marker}:") for each in pytestconfig.getini("markers"))
+
+
+def test_the_libraries_that_are_read_each_have_a_test():
+    (said,) = re.findall(r"Files written by (.*?) are read", TEXT)
+    modules = (ROOT / "tests" / "formats").glob("test_public_*.py")
+    texts = [each.read_text(encoding="utf-8").partition('"""')[2] for each in modules]
+    contracts = [each.partition("Skipped where")[0] for each in texts]
+    for library in re.split(r", | and ", said):
+        assert any(library in each for each in contracts), library
+    loaded = (ROOT / "tests" / "checkpoints" / "test_loaded_numbers.py").read_text(encoding="utf-8")
+    (said,) = re.findall(r"directories of (.*?) weights written here give", TEXT)
+    for form in re.split(r", | and ", said):
+        assert f'"{form.lower()}' in loaded, form
+
+
+def test_watch_is_as_fast_as_is_said():
+    (row,) = (each for each in VERB.finditer(TEXT) if each["verb"] == "watch")
+    assert row["what"].endswith("up to ten times a second") and watch.FASTEST == 10
+
+
+def test_every_room_is_listed():
+    table = between("## Rooms", "## What is not here yet")
+    linked = set(re.findall(r"\]\(numba_marlin/(\w+)/?\)", table))
+    rooms = {each.parent.name for each in (ROOT / "numba_marlin").glob("*/__init__.py")}
+    assert linked == rooms, rooms ^ linked
+
+
+@pytest.mark.thorough
+def test_the_first_command_prints_what_is_shown(capsys):
+    """But for times, and for what the compiler makes of it: registers, instructions."""
+    command = between("<!-- command:run -->", "<!-- end:run -->").split("&&")[-1].split("```")[0]
+    verb = command.split()[0].rpartition("/")[2], *command.split()[1:]
+    assert verb == ("numba-marlin", "run") and cli.main(["run"]) == 0
+    printed, shown = capsys.readouterr().out, re.search(BLOCK.format("run"), TEXT, re.DOTALL)[1]
+    if "(no usable CUDA device: no NVIDIA driver on this machine)" not in printed:
+        pytest.skip("what is shown ran without an NVIDIA driver")
+    assert _steady(printed) == _steady(shown)
+
+
+def _steady(text):
+    text = re.sub(r" in [\d.]+ s$| \(from the cache\)$", "", text.rstrip(), flags=re.M)
+    return re.sub(r"[\d,]+ (registers|warp instructions)", r"N \1", text)
+
+
+def test_the_last_line_of_the_tests_is_of_about_as_many(request):
+    """Within a twentieth of those there are, and of less than five minutes: nobody should have to
+    touch the README for every test."""
+    passed, skipped, seconds = map(
+        float,
+        re.search(
+            r"= (\d+) passed, (\d+) skipped in ([\d.]+)s",
+            re.search(BLOCK.format("test"), TEXT, re.DOTALL)[1],
+        ).groups(),
+    )
+    assert seconds <= 300
+    items = request.session.items
+    modules = {item.path for item in items}
+    if len(modules) < 0.9 * len(list((ROOT / "tests").rglob("test_*.py"))):
+        pytest.skip("counted when the whole suite runs")
+    assert abs(passed + skipped - len(items)) < len(items) / 20, "python .ci/update_readme.py test"
+
+
+def _examples():
+    """The Python blocks without a marker of their own."""
+    return re.findall(r"(?<!-->\n)```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.mark.thorough
+def test_examples_run(tmp_path, monkeypatch, capsys):
+    """As they stand, one after the other, with small arrays."""
+    pytest.importorskip("ml_dtypes")
+    k, n, draw = 128, 128, np.random.default_rng(0).standard_normal
+    names = {"k": k, "w": draw((k, n)).astype(np.float32), "x": draw((16, k)).astype(np.float16)}
+    names |= {"bias": draw(n).astype(np.float32), "batches": [draw((64, k)) for _ in range(2)]}
+    layer = "model.layers.0.mlp.up_proj"
+    weight = testing.make_quantized("uniform", "ordinary", k, n, 32, 0)
+    nm.save_checkpoint(tmp_path / "llama-gptq", {layer: weight}, "gptq")
+    monkeypatch.chdir(tmp_path)
+    examples, found = _examples(), []
+    assert len(examples) == 4
+    for example in examples:
+        own = dict(names)
+        exec("import numba_marlin as nm\n" + example, own)
+        found.append(own)
+    first, gptq, blocks, files = found
+    assert nm.reference.check(first["y"], names["x"], first["q"]).ok
+    assert np.array_equal(nm.dequantize(nm.unpack(first["p"])), nm.dequantize(first["q"]))
+    assert gptq["q"].shape == (k, n) and not np.array_equal(gptq["q"].codes, first["q"].codes)
+    assert blocks["y"].shape == (16, n) and blocks["h"].shape == (16, n)
+    assert np.array_equal(nm.dequantize(files["w"]), nm.dequantize(weight))
+    assert np.array_equal(nm.dequantize(nm.load_checkpoint("out")[layer]), nm.dequantize(weight))
+    assert "kernel" in capsys.readouterr().out
