@@ -20,6 +20,13 @@ def byte_count(nbytes: int) -> str:
     return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
+def duration(seconds: float) -> str:
+    """As in "1.5 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.3g} h"
+
+
 def printable(text: str) -> str:
     """Text of a file that is safe to print: control characters, other than tabs and line ends,
     become their escapes."""
