@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from numba_marlin.wording import byte_count, duration, printable
+from numba_marlin.wording import byte_count, duration, number, printable
 
 REPORTED = 60.0  # seconds between lines, where there is no terminal
 DRAWN = 0.1  # seconds between pictures of a bar: the machine tells of every basic block
@@ -68,16 +68,10 @@ def aside() -> Iterator[None]:
 
 def _amount(done: float, total: float | None, unit: str) -> str:
     """As in "2 of 36", "1.2 MiB of 3.4 GiB", "3 million of 5 million weights"."""
-    said = [_number(each, unit) for each in (done, total) if each is not None]
+    given = [each for each in (done, total) if each is not None]
     if unit == "bytes":
-        return " of ".join(said)
-    return f"{' of '.join(said)} {unit}".strip()
-
-
-def _number(value: float, unit: str) -> str:
-    if unit == "bytes":
-        return byte_count(int(value))
-    return f"{value:,.0f}" if value < 1e5 else f"{value / 1e6:,.3g} million"
+        return " of ".join(byte_count(int(each)) for each in given)
+    return f"{' of '.join(map(number, given))} {unit}".strip()
 
 
 @contextlib.contextmanager
