@@ -20,7 +20,8 @@ from numba_marlin.wording import byte_count, duration, number, printable
 
 REPORTED = 60.0  # seconds between lines, where there is no terminal
 DRAWN = 0.1  # seconds between pictures of a bar: the machine tells of every basic block
-NAME = 40  # characters of a name that are shown: its end
+# columns: of a bar; of all that stands left of the words; of a part of these, at least
+BAR, BESIDE, LEAST = 16, 16 + 20, 6
 _bars: list = []  # on the terminal now
 
 
@@ -67,11 +68,26 @@ def aside() -> Iterator[None]:
 
 
 def _amount(done: float, total: float | None, unit: str) -> str:
-    """As in "2 of 36", "1.2 MiB of 3.4 GiB", "3 million of 5 million weights"."""
+    """As in "2 of 36", "1.2 MiB of 3.4 GiB", "3 of 5 million weights"."""
     given = [each for each in (done, total) if each is not None]
     if unit == "bytes":
         return " of ".join(byte_count(int(each)) for each in given)
-    return f"{' of '.join(map(number, given))} {unit}".strip()
+    said = [number(each) for each in given]
+    if all(each.endswith(" million") for each in said):
+        said = [*(each.removesuffix(" million") for each in said[:-1]), said[-1]]
+    return f"{' of '.join(said)} {unit}".strip()
+
+
+def _line(what: str, amount: str, name: str, width: int) -> str:
+    """What stands beside a bar, in ``width`` columns: how much whole, else the beginning of
+    ``what``, then the end of ``name`` if there is room."""
+    amount = f", {amount}" if amount else ""
+    room = max(LEAST, width - len(amount))
+    text = (what if len(what) <= room else what[: room - 2] + "..") + amount
+    room = width - len(text) - 2
+    if name and room >= LEAST:
+        text += ", " + (name if len(name) <= room else ".." + name[2 - room :])
+    return text[:width]
 
 
 @contextlib.contextmanager
@@ -108,20 +124,23 @@ def _drawn(what: str, unit: str) -> Iterator[Callable]:
         TimeRemainingColumn,
     )
 
+    console = Console(stderr=True)
     shown = Progress(
         SpinnerColumn(),
-        # no markup: a name in brackets is a name
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}", markup=False),
+        BarColumn(BAR),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[name]}", markup=False),
-        console=Console(stderr=True),
+        # no markup: a name in brackets is a name
+        TextColumn("{task.description}", markup=False),
+        console=console,
         transient=True,
         redirect_stdout=False,
     )
-    task, drawn = shown.add_task(what, total=None, amount="", name=""), 0.0
+
+    def line(amount: str = "", name: str = "") -> str:
+        return _line(what, amount, name, max(LEAST, console.width - BESIDE))
+
+    task, drawn = shown.add_task(line(), total=None), 0.0
 
     def advance(done: float, total: float | None, name: str) -> None:
         nonlocal drawn
@@ -129,8 +148,8 @@ def _drawn(what: str, unit: str) -> Iterator[Callable]:
         if now - drawn < DRAWN and done != total:
             return
         drawn = now
-        amount, ending = _amount(done, total, unit), printable(name)[-NAME:]
-        shown.update(task, completed=done, total=total, amount=amount, name=ending)
+        text = line(_amount(done, total, unit), printable(name))
+        shown.update(task, completed=done, total=total, description=text)
 
     with shown:
         _bars.append(shown)

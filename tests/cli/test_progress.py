@@ -2,6 +2,7 @@
 line at the end and one a minute. stdout has nothing of it, and loses nothing to it."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -45,6 +46,7 @@ def model(tmp_path):
 @pytest.fixture
 def terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "DRAWN", 0)
     return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
@@ -98,10 +100,39 @@ def test_without_a_terminal_there_is_a_line_a_minute(capsys, clock):
             clock[0] = second
             advance(second * 1e5, 3e7, "\x1blayer")
     assert capsys.readouterr().err.splitlines() == [
-        "reading: 6 million of 30 million weights, 4 min left: \\x1blayer",
-        "reading: 12 million of 30 million weights, 3 min left: \\x1blayer",
+        "reading: 6 of 30 million weights, 4 min left: \\x1blayer",
+        "reading: 12 of 30 million weights, 3 min left: \\x1blayer",
         "reading: 14.9 million weights in 2 min",
     ]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("a " + 20 * "very " + "long matter", r"a very \.\., 5 of 65 million warp instructions"),
+        ("tracing", "tracing, 5 of 65 million warp instructions"),
+    ],
+)
+def test_a_bar_fits_a_terminal_of_80_columns(capsys, terminal, monkeypatch, what, words):
+    """The picture, how much and the time left are there, whatever is said beside them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal()
+    with progress.bar(what, "warp instructions") as advance:
+        for done in range(6):
+            advance(done * 1e6, 65e6, "model.layers.0")
+    text = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", capsys.readouterr().err)
+    pictures = [each.rstrip() for each in re.split(r"[\r\n]+", text) if each.strip()]
+    assert max(map(len, pictures)) <= 80
+    times = r"\d:\d\d:\d\d (\d:\d\d:\d\d|-:--:--)"
+    assert re.search(f"━ {times} {words}$", pictures[-1]), pictures[-1]
+
+
+def test_a_long_name_shows_its_end(capsys, terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal()
+    with progress.bar("reading", "bytes") as advance:
+        advance(1 << 20, 1 << 30, "model.language_model.layers.10.mlp.up_proj")
+    assert "reading, 1 MiB of 1 GiB, ..rs.10.mlp.up_proj" in capsys.readouterr().err
 
 
 def test_work_that_fails_is_not_said_to_be_done(capsys):
