@@ -38,8 +38,8 @@ WEIGHT_SECONDS, PRODUCT_SECONDS = 4e-7, 1.5e-10
 # machine.
 BASE_BYTES, COMPILER_BYTES = 64 << 20, 280 << 20
 WEIGHT_BYTES, MACHINE_WEIGHT_BYTES, ELEMENT_BYTES, WARP_BYTES = 20, 4, 28, 32 << 10
-# Times as long, and bytes per warp instruction, with a listener.
-LISTENING, RECORD_BYTES = 5, 400
+# With a listener: times as long, and bytes per instruction that all resident warps execute.
+LISTENING, RECORD_BYTES = 5, 14_000
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,15 @@ def launch(problem: Any, candidate: Candidate) -> Expected:
     """What a launch of ``candidate`` takes on the PTX machine."""
     about = find_kernel(candidate.kernel).about
     tile = about.tile(candidate.config)
-    warps = math.prod(candidate.grid) * -(-candidate.threads // 32)
+    warps = _warps(candidate)
     count = about.machine_cost.instructions(problem.m, problem.n, problem.k, tile)
     nbytes = MACHINE_WEIGHT_BYTES * problem.n * problem.k + WARP_BYTES * warps
     return Expected(about.machine_cost.seconds(count, warps), COMPILER_BYTES + nbytes, count)
+
+
+def _warps(candidate: Candidate) -> int:
+    """Of the grid, all of which are resident."""
+    return math.prod(candidate.grid) * -(-candidate.threads // 32)
 
 
 def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
@@ -69,7 +74,7 @@ def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
     nbytes = BASE_BYTES + WEIGHT_BYTES * weights + found.nbytes
     return Expected(
         WEIGHT_SECONDS * weights + LISTENING * runs * found.seconds,
-        nbytes + int(RECORD_BYTES * found.instructions),
+        nbytes + int(RECORD_BYTES * found.instructions / _warps(candidate)),
         runs * found.instructions,
     )
 
