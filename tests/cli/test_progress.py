@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from numba_marlin import wording
 from numba_marlin.cli import progress
 from numba_marlin.emulator import Machine
 from tests.cli.verbs import run
@@ -103,6 +104,24 @@ def test_without_a_terminal_there_is_a_line_a_minute(capsys, clock):
         "reading: 6 of 30 million weights, 4 min left: \\x1blayer",
         "reading: 12 of 30 million weights, 3 min left: \\x1blayer",
         "reading: 14.9 million weights in 2 min",
+    ]
+
+
+def test_numbers_and_times_have_three_digits_or_so():
+    assert [wording.number(each) for each in (0, 99_999, 1.234e6, 3.4e9)] == [
+        "0",
+        "99,999",
+        "1.23 million",
+        "3,400 million",
+    ]
+    assert [wording.duration(each) for each in (0.04, 9.94, 9.96, 99, 101, 5999, 6000)] == [
+        "0.0 s",
+        "9.9 s",
+        "10 s",
+        "99 s",
+        "2 min",
+        "100 min",
+        "1.67 h",
     ]
 
 
