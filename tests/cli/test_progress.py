@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from numba_marlin import wording
 from numba_marlin.cli import progress
+from numba_marlin.cli.report import Report
 from numba_marlin.emulator import Machine
 from tests.cli.verbs import run
 
@@ -123,6 +124,18 @@ def test_numbers_and_times_have_three_digits_or_so():
         "100 min",
         "1.67 h",
     ]
+
+
+def test_rows_are_printed_where_no_bar_is(capsys, terminal):
+    """stop and start of the bar show and hide the cursor."""
+    terminal()
+    report = Report("run", False)
+    for write in (lambda: report.row("label", "words"), lambda: report.text("words")):
+        with progress.bar("reading"):
+            capsys.readouterr()
+            write()
+            out, err = capsys.readouterr()
+        assert "words\n" in out and err.index("\x1b[?25h") < err.index("\x1b[?25l")
 
 
 @pytest.mark.parametrize(
