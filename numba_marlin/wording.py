@@ -20,6 +20,21 @@ def byte_count(nbytes: int) -> str:
     return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
+def number(value: float) -> str:
+    """As in "12,345", "1.2 million", "3,400 million"."""
+    if value < 1e5:
+        return f"{value:,.0f}"
+    millions = value / 1e6
+    return f"{millions:.3g} million" if millions < 1000 else f"{millions:,.0f} million"
+
+
+def duration(seconds: float) -> str:
+    """As in "1.5 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.3g} h"
+
+
 def printable(text: str) -> str:
     """Text of a file that is safe to print: control characters, other than tabs and line ends,
     become their escapes."""

@@ -18,7 +18,6 @@ import json
 import multiprocessing
 import os
 import sys
-import time
 from pathlib import Path
 
 # a process a core; before NumPy is imported
@@ -32,6 +31,7 @@ from cells import CELLS, COMPILER, SCHEDULES, compiler_of
 from proofs import proof_of
 from report import report, settled
 
+from numba_marlin.cli.progress import bar
 from numba_marlin.mutation.judge import budgets, judge
 from numba_marlin.mutation.mutants import mutants, skeleton
 from numba_marlin.mutation.program import Program
@@ -131,21 +131,17 @@ def run(names, processes, again):
         if (name, mutant.name) not in known
     ]
     print(f"{len(tasks)} mutants to judge, {len(known)} known", flush=True)
-    start, survived = time.monotonic(), 0
+    survived = 0
     with (
         multiprocessing.get_context("spawn").Pool(processes) as pool,
         open(RESULTS, "a", encoding="utf-8") as file,
+        bar("judging", "mutants") as advance,
     ):
         for done, row in enumerate(pool.imap_unordered(judged, tasks, chunksize=4), 1):
             file.write(json.dumps(row) + "\n")
             file.flush()
             survived += row["outcome"] == "survived"
-            if done % 50 == 0 or done == len(tasks):
-                print(
-                    f"{done} of {len(tasks)}, {survived} survived, {time.monotonic() - start:.0f}"
-                    f" s: {row['cell']}",
-                    flush=True,
-                )
+            advance(done, len(tasks), f"{survived} survived, {row['cell']}")
 
 
 def main():

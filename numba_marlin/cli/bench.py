@@ -309,7 +309,8 @@ def _plot(report, rows, plot) -> None:
 def _count(args, report, problems) -> bool:
     """Count the instructions that the PTX machine executes, without timing: the same PTX as on a
     GPU, on the small device that the machine models."""
-    from numba_marlin.cli.bench_view import counted_table, progress
+    from numba_marlin.cli.bench_view import counted_table
+    from numba_marlin.cli.progress import bar
     from numba_marlin.hardware import devices
 
     work = [
@@ -318,10 +319,11 @@ def _count(args, report, problems) -> bool:
         for each in _candidates(args, problem, devices.MODEL)[0]
     ]
     rows = []
-    with progress("running", len(work)) as advance:
-        for problem, each in work:
-            advance(f"{each.kernel} m={problem.m} n={problem.n} k={problem.k}")
+    with bar("running") as advance:
+        for done, (problem, each) in enumerate(work):
+            advance(done, len(work), f"{each.kernel} m={problem.m} n={problem.n} k={problem.k}")
             rows.append(_counted(args, problem, each))
+        advance(len(work), len(work), "")
     report.data |= {"rows": rows, "counted_on": devices.MODEL.to_dict()}
     report.row("counted", "warp instructions that the PTX machine executed; no time is implied")
     if not report.as_json:

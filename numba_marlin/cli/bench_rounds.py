@@ -8,7 +8,7 @@ from functools import partial
 
 def timed(args, report, bench, recorder, work):
     """Return (rows, including those that the file already had; what could not be measured)."""
-    from numba_marlin.cli.bench_view import progress
+    from numba_marlin.cli.progress import bar
 
     known = [
         [None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates]
@@ -18,15 +18,16 @@ def timed(args, report, bench, recorder, work):
     if any(missing):
         _ceilings(args, report, bench)
     failures = []
-    with progress("timing", sum(missing)) as advance:
+    with bar("timing") as advance:
         for position, (label, problem, candidates, chosen) in enumerate(work):
+            advance(sum(missing[:position]), sum(missing), f"{label} m={problem.m}")
             if missing[position]:
-                advance(f"{label} m={problem.m}")
                 known[position] = _attempt(
                     failures, problem, partial(bench.cell, problem, candidates, chosen, label)
                 )
                 for row in known[position]:
                     recorder.write(row)
+        advance(sum(missing), sum(missing), "")
     return [row for rows in known for row in rows], failures
 
 
@@ -68,13 +69,13 @@ def tuned(args, report, bench, recorder, work):
     """Report the winners and return (rows of everything that was timed; what could not be
     measured)."""
     from numba_marlin.bench.tune import tune
-    from numba_marlin.cli.bench_view import progress
+    from numba_marlin.cli.progress import bar
 
     rows, failures, winners = [], [], []
     _ceilings(args, report, bench)
-    with progress("tuning", len(work)) as advance:
-        for label, problem, _, _ in work:
-            advance(f"{label} m={problem.m}")
+    with bar("tuning") as advance:
+        for position, (label, problem, _, _) in enumerate(work):
+            advance(position, len(work), f"{label} m={problem.m}")
 
             def measure(problem=problem):
                 found = tune(bench, problem)
@@ -96,5 +97,6 @@ def tuned(args, report, bench, recorder, work):
             for row in _attempt(failures, problem, measure):
                 recorder.write(row)
                 rows.append(row)
+        advance(len(work), len(work), "")
     report.data["winners"] = winners
     return rows, failures

@@ -1,9 +1,6 @@
-"""The output of ``bench`` and ``compare`` for people: tables on stdout, progress on stderr."""
+"""The output of ``bench`` and ``compare`` for people: tables."""
 
 from __future__ import annotations
-
-import contextlib
-import sys
 
 from numba_marlin.cli.report import columns
 from numba_marlin.wording import printable
@@ -132,49 +129,3 @@ def counted_table(rows: list[dict]) -> None:
         left=1,
         dispensable=("grid",),
     )
-
-
-@contextlib.contextmanager
-def progress(what: str, total: int):
-    """Return a function to call with the name of each step before it starts. It shows a bar on a
-    terminal, and a plain line per step elsewhere."""
-    if not sys.stderr.isatty():
-        done = 0
-
-        def advance(name: str) -> None:
-            nonlocal done
-            done += 1
-            print(f"{what} {done}/{total}: {name}", file=sys.stderr, flush=True)
-
-        yield advance
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    with bar:
-        task, started = bar.add_task(what, total=total), False
-
-        def advance(name: str) -> None:
-            nonlocal started
-            bar.update(task, advance=1 if started else 0, description=f"{what} {name}")
-            started = True
-
-        yield advance

@@ -3,8 +3,6 @@ or not at all."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 
 HELP = (
@@ -63,6 +61,7 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     from numba_marlin.checkpoints import convert, load_checkpoint
     from numba_marlin.checkpoints.companions import links_out
+    from numba_marlin.cli.progress import bar
     from numba_marlin.formats.files import find_stored
 
     find_stored(args.to)
@@ -71,7 +70,7 @@ def execute(args, report) -> bool:
     # Before the work: what cannot be read must not be an error beside a finished target.
     before = load_checkpoint(args.source, args.source_format)
     start = time.perf_counter()
-    with progress_bar("converting") as progress:
+    with bar("converting", "bytes") as progress:
         target = convert(
             args.source,
             args.target,
@@ -122,38 +121,3 @@ def execute(args, report) -> bool:
         "seconds": round(seconds, 3),
     }
     return True
-
-
-@contextlib.contextmanager
-def progress_bar(what: str):
-    """Return a function of (done, total, name) that draws a bar on stderr if that is a terminal,
-    and otherwise prints one line at the start."""
-    if not sys.stderr.isatty():
-        print(f"{what} ...", file=sys.stderr, flush=True)
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    from numba_marlin.wording import printable
-
-    columns = (
-        TextColumn(what),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[name]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, name="")
-        yield lambda done, total, name: bar.update(
-            task, completed=done, total=total, name=printable(name)[-40:]
-        )

@@ -28,7 +28,6 @@ def add_arguments(parser) -> None:
 
 def execute(args, report) -> bool:
     from numba_marlin.checkpoints import load_checkpoint
-    from numba_marlin.cli.convert import progress_bar
     from numba_marlin.formats.files import find_stored
 
     target = None if args.to is None else find_stored(args.to)
@@ -71,7 +70,7 @@ def execute(args, report) -> bool:
         report.row("believed", each)
     bad: list[tuple[str, str]] = []
     if args.data or target is not None:
-        bad = _read(checkpoint, rows, target, progress_bar)
+        bad = _read(checkpoint, rows, target)
         report.row(
             "data",
             "every layer was read"
@@ -129,12 +128,15 @@ def each_once(problems: Iterable[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[tuple[str, str]]:
+def _read(checkpoint, rows: list[dict], target) -> list[tuple[str, str]]:
     """Return (layer, text) for errors in values, and for what would be lost in format
     ``target``."""
+    from numba_marlin.cli.progress import bar
+
     problems, done, total = [], 0, sum(row["bytes"] for row in rows)
-    with progress_bar("reading") as progress:
+    with bar("reading", "bytes") as advance:
         for row in rows:
+            advance(done, total, row["name"])
             try:
                 weight = checkpoint[row["name"]]
                 if target is not None:
@@ -143,6 +145,5 @@ def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[tuple[str,
             except ValueError as error:
                 problems.append((row["name"], str(error)))
             done += row["bytes"]
-            if progress is not None:
-                progress(done, total, row["name"])
+        advance(done, total, "")
     return problems

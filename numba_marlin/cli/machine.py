@@ -131,6 +131,7 @@ def run(machine, args, report) -> None:
     import numpy as np
 
     from numba_marlin.cli import machine_arguments
+    from numba_marlin.cli.progress import machine_bar
     from numba_marlin.cli.report import write_atomically
 
     random = np.random.default_rng(args.seed)
@@ -152,7 +153,7 @@ def run(machine, args, report) -> None:
     if args.budget is not None:
         launch["max_instructions"] = args.budget
     counted = None
-    with report.step(f"running {kernel.name} on the PTX machine"):
+    with machine_bar(f"running {kernel.name} on the PTX machine"):
         if args.counts:
             from numba_marlin.counts import count
 

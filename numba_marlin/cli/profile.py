@@ -25,6 +25,7 @@ data sheet."""
 
 
 def add_arguments(parser) -> None:
+    from numba_marlin.cli import estimate
     from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
     parser.add_argument(
@@ -60,6 +61,7 @@ def add_arguments(parser) -> None:
             " computer's GPU, else H200, or the fastest device that has the kernel's instructions)"
         ),
     )
+    estimate.add_argument(parser)
     parser.add_argument(
         "--save", metavar="RUN.json", help="save the profile, for --open and --against"
     )
@@ -119,7 +121,6 @@ def _profile(args, report) -> dict:
     from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
     from numba_marlin.profile import build as profile
-    from numba_marlin.profile.sources import on_machine
     from numba_marlin.profile.sources.other_tools import other_tools
 
     # Compiling a kernel's lambdas with line numbers warns, but the numbers are correct.
@@ -147,14 +148,7 @@ def _profile(args, report) -> dict:
     observation = ceilings = None
     if on_gpu:
         observation, ceilings = _observed(problem, candidate, device, report)
-    with report.step(f"counting on the PTX machine what {candidate.kernel} does"):
-        counted = on_machine.observe(
-            problem,
-            candidate,
-            device,
-            None if observation is None else observation.compiled,
-            args.seed,
-        )
+    counted = _counted(args, report, problem, candidate, device, observation)
     state = (
         observation.state
         if on_gpu
@@ -180,7 +174,7 @@ def _block_scaled(args, report) -> dict:
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem
     from numba_marlin.profile import build as profile
-    from numba_marlin.profile.sources import model, on_machine
+    from numba_marlin.profile.sources import model
     from numba_marlin.profile.sources.other_tools import other_tools
 
     if args.group_size is not None:
@@ -217,14 +211,7 @@ def _block_scaled(args, report) -> dict:
             )
         }
         recorded = model.recorded(args.kernel, problem, config)
-    with report.step(f"counting on the PTX machine what {args.kernel} does"):
-        counted = on_machine.observe(
-            problem,
-            candidate,
-            device,
-            None if observation is None else observation.compiled,
-            args.seed,
-        )
+    counted = _counted(args, report, problem, candidate, device, observation)
     data = profile.build(counted, device, observation, ceilings, state, other_tools())
     return (
         data
@@ -232,6 +219,29 @@ def _block_scaled(args, report) -> dict:
         else data
         | {"measured_elsewhere": _elsewhere(args.kernel, recorded, data["time"]["modelled_us"])}
     )
+
+
+def _counted(args, report, problem, candidate, device, observation):
+    """Run a part of the problem on the PTX machine, twice. Refused if even that takes too long."""
+    from numba_marlin.cli import estimate
+    from numba_marlin.cli.progress import machine_bar
+    from numba_marlin.execution import expected
+    from numba_marlin.profile.sources import on_machine
+
+    def expect(whole):
+        part, _ = on_machine.cut(whole, candidate, device)
+        return expected.recorded(part, candidate, runs=2)
+
+    wanted = estimate.check(args, report, problem, expect)
+    what = f"counting on the PTX machine what {candidate.kernel} does"
+    with machine_bar(what, wanted.instructions):
+        return on_machine.observe(
+            problem,
+            candidate,
+            device,
+            None if observation is None else observation.compiled,
+            args.seed,
+        )
 
 
 def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:

@@ -138,6 +138,7 @@ def execute(args, report) -> bool:
     from numba_marlin.checkpoints.companions import links_out
     from numba_marlin.cli.calibration import hessians
     from numba_marlin.cli.float_source import float_source
+    from numba_marlin.cli.progress import bar
     from numba_marlin.formats.files import find_stored
 
     _settle_numbers(args, find_stored(args.format))
@@ -164,16 +165,17 @@ def execute(args, report) -> bool:
     }
     inputs = hessians(args, report, source)
     start = time.perf_counter()
-    quantised = _Quantised(args, report, layers, inputs)
-    written = checkpoints.save_checkpoint(
-        args.target,
-        quantised,
-        args.format,
-        others=others,
-        config=source.config,
-        companions=source.directory,
-        allow_loss=args.allow_loss,
-    )
+    with bar("quantising", "weights") as advance:
+        quantised = _Quantised(args, report, source, inputs, advance)
+        written = checkpoints.save_checkpoint(
+            args.target,
+            quantised,
+            args.format,
+            others=others,
+            config=source.config,
+            companions=source.directory,
+            allow_loss=args.allow_loss,
+        )
     nbytes = sum(
         file.stat().st_size
         for file in ([written] if written.is_file() else written.glob("*.safetensors"))
@@ -231,9 +233,11 @@ class _Quantised(Mapping):
     """{layer: QuantizedWeight or BlockWeight}. A weight is quantised when it is looked up, and is
     not cached."""
 
-    def __init__(self, args, report, layers, inputs):
-        self.args, self.report, self.layers, self.inputs = args, report, layers, inputs
-        self.asked = 0
+    def __init__(self, args, report, source, inputs, advance):
+        self.args, self.report, self.inputs, self.advance = args, report, inputs, advance
+        self.layers = source.layers
+        self.weights = {name: k * n for name, (k, n) in source.shapes.items()}
+        self.begun: list[str] = []
 
     def __iter__(self):
         return iter(self.layers)
@@ -242,11 +246,13 @@ class _Quantised(Mapping):
         return len(self.layers)
 
     def __getitem__(self, name: str):
-        w, self.asked = self.layers[name], self.asked + 1
-        with self.report.step(
-            f"[{self.asked}/{len(self)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"
-        ):
-            return _quantise(self.args, self.report, name, w, self.inputs)
+        done = sum(self.weights[each] for each in self.begun)
+        self.begun.append(name)
+        total = sum(self.weights.values())
+        self.advance(done, total, f"{name} ({len(self.begun)} of {len(self)})")
+        found = _quantise(self.args, self.report, name, self.layers[name], self.inputs)
+        self.advance(done + self.weights[name], total, "")
+        return found
 
 
 def _check_holds(args, name: str, k: int, n: int) -> None:

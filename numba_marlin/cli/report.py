@@ -2,9 +2,8 @@
 progress on stderr.
 
 With ``--json`` stdout carries that object and nothing else: at least ``schema``
-("numba-marlin/<verb>/<version>") and ``ok``. Progress is a spinner on a terminal, a plain line per
-step elsewhere. Lines fit the width of the terminal (without one, ``COLUMNS``). Colour is only used
-on terminals, and not with ``NO_COLOR`` or ``TERM=dumb``.
+("numba-marlin/<verb>/<version>") and ``ok``. Lines fit the width of the terminal (without one,
+``COLUMNS``). Colour is only used on terminals, and not with ``NO_COLOR`` or ``TERM=dumb``.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from numba_marlin.cli.progress import aside, bar
 from numba_marlin.wording import printable
 
 SCHEMA_VERSION = 1
@@ -40,36 +40,22 @@ class Report:
         if not self.as_json:
             indent = " " * (width + 1)
             lines = wrapped(printable(text), columns() - len(indent))
-            print(
-                "\n".join(
-                    [
-                        styled(f"{label:<{width}}", style) + " " + lines[0],
-                        *(indent + line for line in lines[1:]),
-                    ]
-                ).rstrip(),
-                flush=True,
-            )
+            row = [
+                styled(f"{label:<{width}}", style) + " " + lines[0],
+                *(indent + line for line in lines[1:]),
+            ]
+            with aside():
+                print("\n".join(row).rstrip(), flush=True)
 
     def text(self, text: str, style: str = "") -> None:
         if not self.as_json:
-            print(
-                "\n".join(styled(line, style) for line in wrapped(printable(text), columns())),
-                flush=True,
-            )
+            lines = [styled(line, style) for line in wrapped(printable(text), columns())]
+            with aside():
+                print("\n".join(lines), flush=True)
 
-    @contextlib.contextmanager
     def step(self, what: str):
-        """Show on stderr that ``what`` is in progress."""
-        if not sys.stderr.isatty():
-            print(f"{printable(what)} ...", file=sys.stderr, flush=True)
-            yield
-            return
-        from rich.console import Console
-        from rich.text import Text
-
-        # as it is: a name in brackets is no markup
-        with Console(stderr=True).status(Text(f"{printable(what)} ...")):
-            yield
+        """Show on stderr that ``what`` is in progress: a bar of which nobody knows the end."""
+        return bar(what)
 
     def object(self, ok: bool, error: str | None = None) -> dict:
         result = {"schema": f"numba-marlin/{self.verb}/{SCHEMA_VERSION}", "ok": ok}

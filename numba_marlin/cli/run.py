@@ -27,6 +27,8 @@ DEFAULT_N, DEFAULT_K = 256, 1024
 
 
 def add_arguments(parser) -> None:
+    from numba_marlin.cli import estimate
+
     parser.add_argument(
         "--m", type=int, default=16, metavar="M", help="rows of activations (default 16)"
     )
@@ -84,6 +86,7 @@ def add_arguments(parser) -> None:
         default="numba-cuda",
         help="the compiler front end (default numba-cuda)",
     )
+    estimate.add_argument(parser)
     parser.add_argument(
         "--save", metavar="FILE.npy", help="write the product [m, n], fp16; of bfloat16 as fp32"
     )
@@ -93,7 +96,10 @@ def execute(args, report) -> bool:
     import numpy as np
 
     from numba_marlin.api.reports import problem_of
+    from numba_marlin.cli import estimate
     from numba_marlin.cli.report import check_output, write_atomically
+    from numba_marlin.cli.weights import weight_of
+    from numba_marlin.execution import expected
     from numba_marlin.execution import plan as planning
 
     target = check_output(args.save, (".npy",), "--save")
@@ -110,10 +116,17 @@ def execute(args, report) -> bool:
         raise ValueError(f"--m {args.m} must be at least 1")
     random = np.random.default_rng(args.seed)
     weight = weight_of(args, random)
-    k, n = weight.values.shape
+    k, n = weight.shape
     # refuses shapes before any work
     problem = problem_of(args.m, n, k, args.group_size, **types)
     plan = planning.plan(problem, args.backend, args.kernel)
+    estimate.check(
+        args,
+        report,
+        problem,
+        lambda each: expected.whole(each, planning.plan(each, args.backend, args.kernel)),
+        args.input,
+    )
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {
         "source": weight.source,
@@ -158,7 +171,7 @@ def _weights(args, report, plan, problem, w, x):
     _report_packed(report, p)
     if plan.candidate is not None:
         _compile(report, plan, args.compiler)
-    with report.step(_multiplying(problem, plan)):
+    with _multiplying(report, problem, plan):
         y, info = api.matmul(
             x,
             p,
@@ -194,7 +207,7 @@ def _operands(args, report, plan, problem, w, x):
     }
     if plan.candidate is not None:
         _compile(report, plan, args.compiler)
-    with report.step(_multiplying(problem, plan)):
+    with _multiplying(report, problem, plan):
         y, info = api.block_scaled_matmul(
             a,
             b,
@@ -224,27 +237,15 @@ def _operands(args, report, plan, problem, w, x):
     return y, not wrong
 
 
-def _multiplying(problem, plan) -> str:
+def _multiplying(report, problem, plan):
+    """The progress of the product."""
     where = {"reference": "the CPU", "emulator": "the PTX machine"}.get(plan.backend)
-    return f"multiplying {problem.m} x {problem.k} activations on {where or plan.device.name}"
+    what = f"multiplying {problem.m} x {problem.k} activations on {where or plan.device.name}"
+    if plan.backend != "emulator":
+        return report.step(what)
+    from numba_marlin.cli.progress import machine_bar
 
-
-def weight_of(args, random):
-    import numpy as np
-
-    from numba_marlin.cli.weights import Weight, load
-
-    if args.input is None:
-        for name in ("tensor", "transpose"):
-            if getattr(args, name):
-                raise ValueError(f"--{name} needs --input")
-        k, n = DEFAULT_K if args.k is None else args.k, DEFAULT_N if args.n is None else args.n
-        if k < 1 or n < 1:
-            raise ValueError(f"--k {k} and --n {n} must be positive")
-        return Weight(random.standard_normal((k, n), dtype=np.float32), f"random, seed {args.seed}")
-    if args.n is not None or args.k is not None:
-        raise ValueError("--n and --k describe a random weight; with --input the file decides")
-    return load(args.input, args.tensor, args.transpose)
+    return machine_bar(what, report.data["expected"]["instructions"])
 
 
 def _report_quantised(report, w, q, method: str) -> None:

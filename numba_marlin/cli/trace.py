@@ -35,6 +35,7 @@ MORE = (
 
 
 def add_arguments(parser) -> None:
+    from numba_marlin.cli import estimate
     from numba_marlin.cli.pages import add_page_arguments
 
     parser.add_argument(
@@ -134,6 +135,7 @@ def add_arguments(parser) -> None:
         metavar="I",
         help="warp of the block (default: the first that multiplies)",
     )
+    estimate.add_argument(parser)
     parser.add_argument("--save", metavar="FILE.npz", help="save the record")
     parser.add_argument(
         "--open", metavar="FILE.npz", help="show a saved record instead of running a kernel"
@@ -255,16 +257,29 @@ def _recorded(args, report):
 
     from numba_marlin import compiler
     from numba_marlin import trace as room
+    from numba_marlin.cli import estimate
+    from numba_marlin.cli.progress import machine_bar
     from numba_marlin.cli.traced import described
+    from numba_marlin.execution import expected
     from numba_marlin.execution.binding import bind
     from numba_marlin.execution.machine import set_up
     from numba_marlin.execution.plan import target_for
+    from numba_marlin.heuristics import candidate
     from numba_marlin.kernels.registry import find_kernel
 
     _describes(args)
     found = described(args)
     chosen, definition = found.chosen, find_kernel(found.chosen.kernel)
     blocks = check_place(args, chosen)
+    wanted = estimate.check(
+        args,
+        report,
+        found.problem,
+        lambda each: expected.recorded(
+            each, candidate(each, found.device, chosen.kernel, chosen.config)
+        ),
+        args.input,
+    )
     with report.step(f"quantising {found.problem.k} x {found.problem.n} weights"):
         made = found.quantised()
     target = target_for(definition, found.device)
@@ -272,7 +287,8 @@ def _recorded(args, report):
         f"compiling {chosen.kernel} with line numbers for {target} (or reading the cache)"
     ):
         compiled = compiler.build(definition, chosen.config, target=target, line_info=True)
-    with report.step(f"running {chosen.kernel} on the PTX machine and recording it"):
+    what = f"running {chosen.kernel} on the PTX machine and recording it"
+    with machine_bar(what, wanted.instructions):
         binding = bind(
             definition,
             chosen.config,

@@ -64,7 +64,7 @@ def _one_weight(args) -> Described:
     import numpy as np
 
     from numba_marlin import api, reference
-    from numba_marlin.cli.run import weight_of
+    from numba_marlin.cli.weights import weight_of
     from numba_marlin.execution.binding import weight_operands
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
@@ -97,7 +97,7 @@ def _one_weight(args) -> Described:
             args.n = shown[1] if args.n is None else args.n
             args.k = shown[2] if args.k is None else args.k
         weight = weight_of(args, random)
-        (k, n), source = weight.values.shape, weight.source
+        (k, n), source = weight.shape, weight.source
         problem = WeightProblem(
             args.m,
             n,
@@ -143,6 +143,7 @@ def _two_operands(args) -> Described:
 
     import numpy as np
 
+    from numba_marlin.cli.weights import Drawn, Weight
     from numba_marlin.hardware import devices
     from numba_marlin.heuristics import candidate, configured
     from numba_marlin.kernels.registry import find_kernel
@@ -169,10 +170,10 @@ def _two_operands(args) -> Described:
     chosen = candidate(problem, device, args.kernel, config)
 
     def quantised() -> Quantised:
-        a = quantize_blocks(random.standard_normal((args.m, k)).astype(np.float32), problem.format)
         other = b
-        if isinstance(b, np.ndarray):
-            other = quantize_blocks(np.ascontiguousarray(b.T, np.float32), problem.format)
+        if isinstance(b, (Weight, Drawn)):  # drawn before the activations are
+            other = quantize_blocks(np.ascontiguousarray(b.values.T, np.float32), problem.format)
+        a = quantize_blocks(random.standard_normal((args.m, k)).astype(np.float32), problem.format)
         sample = of_blocks(problem, a, other, random)
 
         def judged(results: dict) -> tuple[int, int]:
@@ -194,9 +195,9 @@ def _two_operands(args) -> Described:
 
 
 def _weight(args, stored, changes: dict, random):
-    """Return (B, n, k, where B is from). B is a BlockScaled, or a float weight [k, n] that is still
+    """Return (B, n, k, where B is from). B is a BlockScaled, or a float Weight [k, n] that is still
     to be quantised. Adds its format to ``changes`` if the kernel takes several."""
-    from numba_marlin.cli.run import weight_of
+    from numba_marlin.cli.weights import weight_of
     from numba_marlin.formats.block_weight import BlockWeight
     from numba_marlin.formats.operands import from_weight
     from numba_marlin.kernels.registry import find_kernel
@@ -215,7 +216,7 @@ def _weight(args, stored, changes: dict, random):
                 " size: omit it"
             )
         weight = weight_of(args, random)
-        (k, n), found, source = weight.values.shape, weight.values, weight.source
+        (k, n), found, source = weight.shape, weight, weight.source
     else:
         weight, source = stored
         if not isinstance(weight, BlockWeight):

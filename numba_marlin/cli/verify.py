@@ -27,6 +27,7 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
+    from numba_marlin.cli.progress import bar
     from numba_marlin.cli.report import GREEN, RED
     from numba_marlin.witness.catalogue import GROUPS, group
     from numba_marlin.witness.verdict import good, judge
@@ -37,7 +38,11 @@ def execute(args, report) -> bool:
     groups = tuple(args.groups.split(",")) if args.groups else GROUPS
     probes = [probe for name in groups for probe in group(name)]
     arrays = visit(groups)
-    rows = [judge(probe, arrays, meta(arrays)) for probe in probes]
+    rows = []
+    with bar("comparing", "probes") as advance:
+        for probe in probes:
+            advance(len(rows), len(probes), probe.name)
+            rows.append(judge(probe, arrays, meta(arrays)))
     counts = {
         name: sum(row["outcome"] == name for row in rows)
         for name in dict.fromkeys(row["outcome"] for row in rows)

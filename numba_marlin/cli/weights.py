@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,24 @@ _NAMES_SHOWN = 20
 class Weight:
     values: np.ndarray
     source: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A weight like ``Weight``, normal, whose values are drawn when they are first asked for: its
+    shape is looked at before there is memory for it."""
+
+    shape: tuple[int, int]
+    source: str
+    random: np.random.Generator
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        return self.random.standard_normal(self.shape, dtype=np.float32)
 
 
 def load(
@@ -48,6 +67,23 @@ def load(
     return Weight(
         values.T if transpose else values, f"{source}, transposed" if transpose else source
     )
+
+
+def weight_of(args, random: np.random.Generator) -> Weight | Drawn:
+    """The weight [k, n] that the arguments describe: of a file, or random."""
+    from numba_marlin.cli.run import DEFAULT_K, DEFAULT_N
+
+    if args.input is None:
+        for name in ("tensor", "transpose"):
+            if getattr(args, name):
+                raise ValueError(f"--{name} needs --input")
+        k, n = DEFAULT_K if args.k is None else args.k, DEFAULT_N if args.n is None else args.n
+        if k < 1 or n < 1:
+            raise ValueError(f"--k {k} and --n {n} must be positive")
+        return Drawn((k, n), f"random, seed {args.seed}", random)
+    if args.n is not None or args.k is not None:
+        raise ValueError("--n and --k describe a random weight; with --input the file decides")
+    return load(args.input, args.tensor, args.transpose)
 
 
 def layer(path: str, name: str | None = None, transpose: bool = False):

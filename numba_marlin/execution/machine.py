@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numba_marlin.emulator import Machine
 
 POISON_BYTE = 0xAA
+# A launch that executes more than so many times what is expected has lost its way.
+BUDGET = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +99,22 @@ def set_up(
         "block": (compiled.threads,),
         "shared_bytes": compiled.shared_bytes,
         "args": (*arguments, *more),
+        "max_instructions": _budget(binding),
     }
     cluster = binding.definition.cluster(binding.config)
     if cluster > 1:
         launch["cluster"] = cluster
     return OnMachine(binding, machine, held, launch)
+
+
+def _budget(binding: Binding) -> int:
+    """Warp instructions after which a launch is given up: the machine's own limit, or more where
+    more are expected."""
+    from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS
+
+    about, (m, n, k, _) = binding.definition.about, binding.sizes
+    wanted = about.machine_cost.instructions(m, n, k, about.tile(binding.config))
+    return max(MOST_WARP_INSTRUCTIONS, int(BUDGET * wanted))
 
 
 def _array(buffer: Buffer) -> np.ndarray:

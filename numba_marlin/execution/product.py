@@ -7,6 +7,7 @@ then they are arrays of a's library, on its device.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from numba_marlin.execution import arrays, driver, gpu, machine
+from numba_marlin.execution import arrays, driver, expected, gpu, machine
 from numba_marlin.execution.arrays import ArrayView
 from numba_marlin.execution.binding import OPERAND, Binding, Scaling, bind
 from numba_marlin.execution.plan import Plan, RunInfo
 from numba_marlin.execution.scratch import Workspace, workspace_views
 from numba_marlin.formats.floats import float_type
+from numba_marlin.wording import duration, number
+
+log = logging.getLogger("numba_marlin")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +123,13 @@ def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Out
         views = workspace_views(options.workspace, binding.workspace, None)
         given = dict(zip(("partials", "locks"), (each.host for each in views)))
     launch = machine.set_up(binding, given=given)
+    wanted = expected.launch(product.problem, plan.candidate)
+    log.info(
+        "%s begins on the PTX machine: about %s, %s warp instructions",
+        plan.candidate.kernel,
+        duration(wanted.seconds),
+        number(wanted.instructions),
+    )
     instructions = launch.run().instructions
     seconds = time.perf_counter() - start
     info = plan.info(product.problem, seconds, binding.compiled, instructions)

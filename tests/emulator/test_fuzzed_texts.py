@@ -66,7 +66,7 @@ def kernel_mutants(name: str, count: int) -> Counter:
 
     def run(machine):
         launch = testing.launches.launch_on(machine, prepare())
-        machine.run(**launch, max_instructions=budget)
+        machine.run(**launch | {"max_instructions": budget})
 
     mutants = Mutants(prepared.compiled.ptx, name)
     return answers((mutants.draw() for _ in range(count)), run)

@@ -1,6 +1,7 @@
 """Contract under test: a part of a packed weight is, byte for byte, what packing the same rows and
 columns of the unpacked weight gives; joining the parts gives the weight back, byte for byte. A few
-cases by default; with --thorough 40 times 2500, some fifteen minutes of one core."""
+cases by default, some hundreds with --thorough, and 40 times 2500 in the nightly profile, some
+twenty minutes of one core."""
 
 from dataclasses import fields, replace
 
@@ -15,7 +16,7 @@ from numba_marlin.formats import PackedBlocks, marlin_tiles
 from numba_marlin.formats.marlin_order import code_order
 
 pytest.importorskip("ml_dtypes")
-USUAL, THOROUGH = 12, 2500  # cases a share
+USUAL, THOROUGH, NIGHTLY = 12, 150, 2500  # cases a share
 STEPS = {"k": 16, "n": 8}
 INTEGERS = testing.quantized_weights(
     testing.problems(max_n=168, max_k=256, **testing.EVERY_SHAPE),
@@ -155,15 +156,17 @@ def check_parts(p, dim, sizes):
 
 
 def shares(count):
-    """The first share runs by default."""
-    return pytest.mark.parametrize(
-        "share", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in range(1, count))]
-    )
+    """The first share runs always, the others in the nightly profile, in which each draws cases of
+    its own: together 100,000."""
+    return pytest.mark.parametrize("share", range(count))
 
 
-def try_out(check, strategy, thorough):
+def try_out(check, strategy, share, thorough, nightly):
+    if share and not nightly:
+        pytest.skip("more cases of the same property: HYPOTHESIS_PROFILE=nightly")
+
     @settings(
-        max_examples=THOROUGH if thorough else USUAL,
+        max_examples=NIGHTLY if nightly else THOROUGH if thorough else USUAL,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -178,14 +181,14 @@ def try_out(check, strategy, thorough):
 @pytest.mark.parametrize("dim", ["n", "k"])
 @shares(8)
 def test_parts_are_what_packing_them_gives_and_merging_them_gives_all(
-    weights, dim, share, thorough
+    weights, dim, share, thorough, nightly
 ):
     @st.composite
     def cases(draw):
         p = packed(draw(weights), draw(st.sampled_from(("float16", "bfloat16"))))
         return p, dim, draw(sizes_of(getattr(p, dim), STEPS[dim]))
 
-    try_out(check_parts, cases(), thorough)
+    try_out(check_parts, cases(), share, thorough, nightly)
 
 
 def check_concat(weight, sizes, dtype):
@@ -208,14 +211,16 @@ def check_concat(weight, sizes, dtype):
 
 @pytest.mark.parametrize("weights", [INTEGERS, BLOCKS], ids=["integers", "fp4"])
 @shares(4)
-def test_weights_side_by_side_are_what_packing_them_together_gives(weights, share, thorough):
+def test_weights_side_by_side_are_what_packing_them_together_gives(
+    weights, share, thorough, nightly
+):
     @st.composite
     def cases(draw):
         weight = draw(weights)
         dtype = draw(st.sampled_from(("float16", "bfloat16")))
         return weight, draw(sizes_of(weight.n, 8)), dtype
 
-    try_out(check_concat, cases(), thorough)
+    try_out(check_concat, cases(), share, thorough, nightly)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -114,7 +114,7 @@ def test_another_run_has_other_views():
 
 def test_a_part_of_a_problem_stands_for_the_whole():
     """What four multiprocessors' columns need, scaled, is what the whole needs, exactly."""
-    whole, part = counted(n=1024, work=1e9), counted(n=1024, work=2e4)
+    whole, part = counted(n=1024, work=1e9), counted(n=1024, work=0.01)
     assert whole.whole and not part.whole and part.part.n < 1024
     for found in (whole, part):
         assert found.counts.total.tally.flops * found.factor == 2 * 16 * 1024 * 256

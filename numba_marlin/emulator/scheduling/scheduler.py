@@ -24,7 +24,7 @@ from numba_marlin.emulator.scheduling.spinning import SpinDetector
 from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
-from numba_marlin.emulator.state.listener import Listener
+from numba_marlin.emulator.state.listener import Listener, watcher
 from numba_marlin.emulator.state.paths import Bundle, Path, arrive, merge, split
 from numba_marlin.emulator.text.cfg import EXIT
 
@@ -58,7 +58,7 @@ class Scheduler:
         self.chooser = None if schedule is None else Chooser(schedule, self.random, self.placement)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
-        self.spinning = SpinDetector(execution)
+        self.spinning, self.progress = SpinDetector(execution), watcher()
         self.warps_left = [0] * self.placement.slots
         execution.clock = lambda: self.instructions
 
@@ -334,6 +334,8 @@ class Scheduler:
             self._add(pc, paths)
 
     def _watch_progress(self, bundle: Bundle) -> None:
+        if self.progress is not None:
+            self.progress(self.instructions)
         if self.instructions > self.budget:
             raise deadlock(
                 self,

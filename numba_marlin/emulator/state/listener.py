@@ -7,7 +7,9 @@ machine.run("kernel", args=[...], listener=Listener(access=seen.append))
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,3 +44,22 @@ class Listener:
 
 
 NOBODY = Listener()
+
+_progress: ContextVar[Callable[[int], None] | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def watched(progress: Callable[[int], None]) -> Iterator[None]:
+    """Within, every run of this thread, whoever starts it, calls ``progress(done)`` after each
+    basic block with the warp instructions that it has executed so far. A bar is as far from the
+    machine as a command is: what lies between need not know of it."""
+    token = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def watcher() -> Callable[[int], None] | None:
+    """What ``watched`` was given, None outside of it."""
+    return _progress.get()

@@ -3,7 +3,7 @@
 from numba_marlin.kernels.ampere import choose
 from numba_marlin.kernels.ampere.config import THREADS, AmpereConfig
 from numba_marlin.kernels.ampere.kernel import make
-from numba_marlin.kernels.language.about import About, Demo, Stages, Trial
+from numba_marlin.kernels.language.about import About, Demo, MachineCost, Stages, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition
 
 STRIPES = (
@@ -52,6 +52,7 @@ KERNEL = KernelDefinition(
     order_of_sums=lambda config: config.order_of_sums,
     chooser=choose,
     about=About(
+        machine_cost=MachineCost(weight=0.1, product=0.0004, result=0.52, warp=1.45),
         sections={
             "setup": ("own_slice", "slice_pointers"),
             "copy": ("fetch_to_shared",),

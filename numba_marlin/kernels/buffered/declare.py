@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from numba_marlin.kernels.language.about import About, Stages, Trial
+from numba_marlin.kernels.language.about import About, MachineCost, Stages, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -58,6 +58,7 @@ KERNEL = KernelDefinition(
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(BufferedConfig, "a double buffer of tiles: to compare with"),
     about=About(
+        machine_cost=MachineCost(product=0.0243, result=0.96, warp=0.14, step=5.4),
         sections={"copy": ("fetch",), "multiply": ("multiply",), "write": ("store",)},
         tile=lambda config: (16, 64),
         stages=stages,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from numba_marlin.kernels.decode import choose
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.decode.kernel import make
-from numba_marlin.kernels.language.about import About, Trial, stages_in_a_row
+from numba_marlin.kernels.language.about import About, MachineCost, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 
 # two by two warps, stages of 128
@@ -68,6 +68,7 @@ KERNEL = KernelDefinition(
     min_arch="sm_90",
     chooser=choose,
     about=About(
+        machine_cost=MachineCost(weight=0.078, result=1.5, warp=3.5),
         sections={
             "copy": (
                 "copy_weights_and_scales",

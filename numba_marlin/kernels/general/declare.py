@@ -1,7 +1,7 @@
 """What others want to know of the kernel ``general``, beside it."""
 
 from numba_marlin.kernels.general.kernel import THREADS, GeneralConfig, make
-from numba_marlin.kernels.language.about import About, Trial
+from numba_marlin.kernels.language.about import About, MachineCost, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
@@ -48,6 +48,6 @@ KERNEL = KernelDefinition(
     ),
     about=About(
         trials=(Trial(config=GeneralConfig(64), sizes=(3, 64, 128), group_size=64, places=(1, 2)),),
-        machine_cost=0.42,
+        machine_cost=MachineCost(product=0.371, result=2.55, warp=0.034, step=5.7),
     ),
 )

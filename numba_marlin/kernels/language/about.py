@@ -86,6 +86,34 @@ class Trial:
     places: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineCost:
+    """What a launch costs on the PTX machine, seen in runs (``execution.expected`` has how near).
+    The tiles are ``About.tile``'s, 1 x 1 without; those at the edges count as whole ones."""
+
+    #: Warp instructions per weight and tile of rows: to unpack it.
+    weight: float = 0
+    #: Per multiplication, also with rows of a tile that m has not.
+    product: float = 0
+    #: Per result, of these rows too.
+    result: float = 0
+    #: Microseconds of two cores per warp instruction ...
+    warp: float
+    #: ... and per instruction, however many warps execute it together.
+    step: float = 0
+
+    def instructions(self, m: int, n: int, k: int, tile: tuple[int, int] | None) -> float:
+        """Warp instructions of a product."""
+        rows, columns = tile or (1, 1)
+        down, across = -(-m // rows), -(-n // columns) * columns
+        per_column = down * (k * (self.weight + rows * self.product) + rows * self.result)
+        return across * per_column
+
+    def seconds(self, instructions: float, warps: int) -> float:
+        """Of so many warp instructions, by so many warps that are resident."""
+        return 1e-6 * instructions * (self.warp + self.step / warps)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class About:
     """See the module's docstring; the defaults are those of a kernel that has nothing to say."""
@@ -119,9 +147,8 @@ class About:
     demo: Demo = Demo()
     #: What its order is tried on.
     trials: tuple[Trial, ...] = ()
-    #: Warp instructions per multiplication that the PTX machine executes, seen in runs; None for
-    #: those of whole mma tiles of 16 rows, from which a warp's other work follows.
-    machine_cost: float | None = None
+    #: What it costs on the PTX machine; default: as kernels with mma that are not tuned.
+    machine_cost: MachineCost = MachineCost(product=0.012, warp=3)
     #: Whether its products are of 16-bit floats, so that cuBLAS's fp16 rate is a ceiling for it.
     half_products: bool = True
     #: What is known of its time where neither this run nor a recorded one measured it; a phrase.

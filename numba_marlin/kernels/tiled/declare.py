@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels.language.about import About, Trial
+from numba_marlin.kernels.language.about import About, MachineCost, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -44,6 +44,7 @@ KERNEL = KernelDefinition(
         TiledConfig, "tensor cores and shared memory, no pipeline: to compare with"
     ),
     about=About(
+        machine_cost=MachineCost(product=0.0219, result=0.89, warp=0.14, step=5.6),
         sections={
             "copy": ("load_tiles",),
             "multiply": ("multiply",),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from numba_marlin.kernels.language.about import About, Trial, stages_in_a_row
+from numba_marlin.kernels.language.about import About, MachineCost, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.wgmma import choose
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
@@ -66,6 +66,7 @@ KERNEL = KernelDefinition(
     min_arch="sm_90a",
     chooser=choose,
     about=About(
+        machine_cost=MachineCost(weight=0.108, result=0.2, warp=8),
         sections={
             "setup": ("open_exchange",),
             "copy": (

@@ -17,7 +17,7 @@ import numpy as np
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.listener import Listener
-from numba_marlin.execution import machine
+from numba_marlin.execution import expected, machine
 from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import Candidate, find_kernel
@@ -26,10 +26,7 @@ from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
 from numba_marlin.profile.sources.samples import sample
 
-WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
-# rows
-TENSOR_COST = 0.012
+WORK = 1.5  # seconds that a run takes, about; it is run twice
 CAPACITY = 1016
 
 
@@ -121,11 +118,14 @@ def observe(
 def cut(
     problem: Problem, candidate: Candidate, device: Device, work: float = WORK
 ) -> tuple[Problem, int]:
-    """(the problem, or a part of it that is small enough; the SMs that would run it)"""
+    """(the problem, or a part of it that takes ``work`` seconds at most, or the least that stands
+    for it; the SMs that would run it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = find_kernel(candidate.kernel).about.machine_cost
-        return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
+        share = m * n / (problem.m * problem.n)
+        grid = (max(1, round(math.prod(candidate.grid) * share)), 1, 1)
+        part = replace(problem, m=m, n=n)
+        return expected.launch(part, replace(candidate, grid=grid)).seconds
 
     if cost(problem.m, problem.n) <= work:
         return problem, device.sms

@@ -1,7 +1,7 @@
 """What others want to know of the kernel ``block_decode``, beside it. What the fields mean:
 ``language.definition.KernelDefinition``, ``language.about``."""
 
-from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
+from numba_marlin.kernels.language.about import About, Demo, MachineCost, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_decode import choose
@@ -80,7 +80,7 @@ KERNEL = KernelDefinition(
             trace_why=ALL_ROLES,
             profile=(16, 8192, 8192),
         ),
-        machine_cost=0.02,
+        machine_cost=MachineCost(weight=0.077, product=0.00145, result=1.1, warp=0.41, step=40),
         unmeasured=TIMED_ELSEWHERE,
         trials=(
             Trial(

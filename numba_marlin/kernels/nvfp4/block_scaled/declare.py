@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
+from numba_marlin.kernels.language.about import About, Demo, MachineCost, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_scaled import choose
@@ -103,7 +103,7 @@ KERNEL = KernelDefinition(
             trace_why=ALL_ROLES,
             profile=(4096, 4096, 4096),
         ),
-        machine_cost=0.0025,
+        machine_cost=MachineCost(weight=0.2, product=0.00035, result=0.29, warp=2.3),
         unmeasured=TIMED_ELSEWHERE,
         trials=(
             Trial(config=SMALL, sizes=(100, 136, 96), sms=2, places=(1,)),
