@@ -156,7 +156,7 @@ def execute(args, report) -> bool:
     source = float_source(args, report)
     for name, shape in source.shapes.items():
         _check_holds(args, name, *shape)
-    layers, others = source.layers, source.others
+    others = source.others
     report.data |= {
         "source": str(args.source),
         "method": args.method,
