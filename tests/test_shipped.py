@@ -130,11 +130,22 @@ def test_the_compiler_makes_the_same_ptx(row):
 # ---- where it is used
 
 
-def test_a_product_without_a_compiler(no_compiler, monkeypatch):
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "naive",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("tiled", "buffered", "general")
+        ),
+    ],
+)
+def test_a_product_without_a_compiler(kernel, no_compiler):
+    """The kernels that the README names, on a size that nothing was compiled for."""
     rng = np.random.default_rng(0)
     p = nm.pack(nm.quantize(rng.standard_normal((256, 64)), group_size=128))
     x = rng.standard_normal((3, 256)).astype(np.float16)
-    y = nm.matmul(x, p, "emulator", kernel="naive")
+    y = nm.matmul(x, p, "emulator", kernel=kernel)
     wanted = x.astype(np.float32) @ nm.dequantize(p, np.float32)
     np.testing.assert_allclose(y, wanted, rtol=0.001, atol=0.05)
 
@@ -326,7 +337,7 @@ import numpy as np, numba_marlin as nm
 from numba_marlin.checkpoints import checkpoint
 from numba_marlin import formats
 assert "numba" not in sys.modules
-q = nm.quantize(np.ones((2048, 2048), np.float32), group_size=128)
+q = nm.quantize(np.ones((4096, 4096), np.float32), group_size=128)
 p = nm.pack(q)
 assert np.array_equal(nm.unpack(p).codes, q.codes)
 assert type(checkpoint.codec_for(q.codes.size)).__name__ == "Plain"
