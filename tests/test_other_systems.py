@@ -46,7 +46,7 @@ def on(system, text, tmp_path):
         timeout=200,
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 SYSTEMS = pytest.mark.parametrize("system", ("win32", "darwin"))
@@ -138,6 +138,19 @@ assert sorted(each.name for each in Path("out").iterdir()) == [
 ]
 """
     on(system, text, tmp_path)
+
+
+@pytest.mark.thorough
+def test_no_message_names_an_installation_that_macos_has_not(tmp_path):
+    text = """
+verb("run", "--kernel", "naive", "--group-size", "64", code=3)
+verb("run", "--kernel", "naive", "--compiler", "numba-cuda-mlir", code=3)
+verb("run", "--kernel", "naive", "--backend", "cuda", code=3)
+verb("info")
+"""
+    shown = on("darwin", text, tmp_path)
+    assert "there is no CUDA for macOS" in shown
+    assert "install it with pip install" not in shown and "cuda-bindings cannot" not in shown
 
 
 @pytest.mark.thorough

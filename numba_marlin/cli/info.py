@@ -106,6 +106,7 @@ def _packages() -> list[dict]:
 
 def _compilers() -> list[dict]:
     from numba_marlin.compiler import COMPILERS, available_compilers
+    from numba_marlin.compiler.errors import installed_with
 
     available = available_compilers()
     extra = {"numba-cuda": "cu13", "numba-cuda-mlir": "cu13,mlir"}
@@ -116,7 +117,7 @@ def _compilers() -> list[dict]:
             (
                 f"found{', the default' if name == COMPILERS[0] else ''}"
                 if name in available
-                else f"not installed: install numba-marlin[{extra[name]}]"
+                else f"not installed: {installed_with(f'pip install numba-marlin[{extra[name]}]')}"
             ),
         )
         for name in COMPILERS

@@ -15,7 +15,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 
 from numba_marlin.compiler import unsigned
-from numba_marlin.compiler.errors import MissingCompiler
+from numba_marlin.compiler.errors import MissingCompiler, installed_with
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
     SHARED_ALIGNMENT,
@@ -79,7 +79,7 @@ def _numba():
             from numba.cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(
-            f"numba-cuda cannot be imported ({error}); install it with {INSTALL}"
+            f"numba-cuda cannot be imported ({error}); {installed_with(INSTALL)}"
         ) from error
     return SimpleNamespace(
         ir=ir,
@@ -249,7 +249,7 @@ def _toolkit_found():
         yield
     except _numba().no_toolkit as error:
         said = str(error).partition("\n")[0]
-        text = f"numba-cuda finds no CUDA toolkit ({said}); install one with {INSTALL}"
+        text = f"numba-cuda finds no CUDA toolkit ({said}); {installed_with(INSTALL)}"
         raise MissingCompiler(text) from error
 
 
