@@ -81,7 +81,7 @@ ALLOWED = {
     "problems": {"formats"},
     # ptx: the plain rungs, whose files are imported when they are compiled
     "kernels": {"hardware", "layout", "problems", "ptx", "wording"},
-    "compiler": {"errors", "hardware", "isa", "kernels", "wording"},
+    "compiler": {"data", "errors", "hardware", "isa", "kernels", "wording"},
     "hardware": {"wording"},
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
     "heuristics": {"compiler", "hardware", "kernels", "problems", "wording"},

@@ -156,7 +156,7 @@ def read(path: str | os.PathLike) -> list[dict]:
     try:
         whole = json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: JSON is nested too deeply ({error})") from error
     except ValueError:
         return _lines(path, text)
     if isinstance(whole, dict) and "rows" in whole:

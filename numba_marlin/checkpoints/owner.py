@@ -21,7 +21,7 @@ from numba_marlin.checkpoints.errors import CheckpointError
 
 try:
     import fcntl
-except ImportError:  # on such platforms the last writer wins
+except ImportError:  # on Windows: a file is its writer's while it is open, a directory nobody's
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
@@ -79,6 +79,12 @@ def remove_left(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise CheckpointError(f"{path} exists and is no unfinished file: remove it")
+        if fcntl is None:  # on Windows what a process has open cannot be removed
+            try:
+                path.unlink()
+            except PermissionError as error:
+                raise _busy(path) from error
+            return
         descriptor = os.open(path, os.O_RDWR | _NO_LINK | _BINARY)
         try:
             if not _lock(descriptor):

@@ -54,13 +54,19 @@ def collect() -> list[dict]:
     """Rows of name, status ("ok" or "missing") and detail."""
     compilers, gpu = _compilers(), _gpus()
     can_compile = any(each["status"] == "ok" for each in compilers)
+    shipped = _shipped()
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
     missing = "a GPU of compute capability 8.0 or more, and its driver"
     return [
         row(
             "can: PTX machine",
-            can_compile,
-            "runs compiled kernels on the CPU" if can_compile else "needs a compiler",
+            True,
+            "runs kernels and any other PTX on the CPU"
+            if can_compile
+            else (
+                "runs any PTX on the CPU, of the kernels what is shipped: for others install"
+                " numba-marlin[cu13] or numba-marlin[cu12]"
+            ),
         ),
         row(
             "can: GPU",
@@ -77,6 +83,7 @@ def collect() -> list[dict]:
         ),
         *_packages(),
         *compilers,
+        shipped,
         _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]"),
         _tool("nvdisasm", "machine code cannot be inspected, only PTX: install numba-marlin[cu13]"),
         *gpu,
@@ -99,6 +106,7 @@ def _packages() -> list[dict]:
 
 def _compilers() -> list[dict]:
     from numba_marlin.compiler import COMPILERS, available_compilers
+    from numba_marlin.compiler.errors import installed_with
 
     available = available_compilers()
     extra = {"numba-cuda": "cu13", "numba-cuda-mlir": "cu13,mlir"}
@@ -109,11 +117,29 @@ def _compilers() -> list[dict]:
             (
                 f"found{', the default' if name == COMPILERS[0] else ''}"
                 if name in available
-                else f"not installed: install numba-marlin[{extra[name]}]"
+                else f"not installed: {installed_with(f'pip install numba-marlin[{extra[name]}]')}"
             ),
         )
         for name in COMPILERS
     ]
+
+
+def _shipped() -> dict:
+    """A row for the PTX that runs without a compiler."""
+    from numba_marlin.compiler import shipped
+    from numba_marlin.data import shipped_index
+
+    index = shipped_index()
+    names = {each["kernel"] for each in index["kernels"]}
+    made = f"made with {shipped.made_with(index['versions'])}"
+    return row(
+        "shipped PTX",
+        shipped.current(),
+        f"{len(names)} kernels in {len(index['kernels'])} configurations, {made}; not used where a"
+        " compiler is installed"
+        if shipped.current()
+        else "not used: the installed sources are others than those that it was made from",
+    )
 
 
 def _tool(name: str, without: str) -> dict:

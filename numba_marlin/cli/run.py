@@ -17,7 +17,7 @@ from numba_marlin.cli.types import add_type_arguments, dtype_of, types_of
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
 RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin run
-  numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
+  numba-marlin run --m 64 --n 512 --k 768 --group-size 64 --kernel tiled
   numba-marlin run --bits 8 --dtype bfloat16 --zeros integer --method mse
   numba-marlin run --input w.npy --json
   numba-marlin run --format nvfp4 --kernel tcgen05
@@ -316,13 +316,9 @@ def _compile(report, plan, compiler: str) -> None:
             f"{used.registers} registers,"
             f" {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
         )
-    shared = compiled.shared_bytes + (compiled.resources.static_shared or 0)
-    report.row(
-        "compiled",
-        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}"
-        f" {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n{costs},"
-        f" {shared / 1024:g} KiB shared memory",
-    )
+    shared = compiled.shared_bytes + (used.static_shared or 0)
+    made = f"{candidate.kernel} for {compiled.target} with {_by_whom(compiled, cached, seconds)}"
+    report.row("compiled", f"{made}\n{costs}, {shared / 1024:g} KiB shared memory")
     for reason in candidate.reasons:
         report.row("", f"- {reason}")
     report.data["compiled"] = {
@@ -334,8 +330,17 @@ def _compile(report, plan, compiler: str) -> None:
         "spill_loads": used.spill_loads,
         "shared_bytes": compiled.shared_bytes,
         "cached": cached,
+        "shipped": compiled.shipped,
         "seconds": round(seconds, 4),
     }
+
+
+def _by_whom(compiled, cached: bool, seconds: float) -> str:
+    from numba_marlin.compiler.shipped import made_with
+
+    if compiled.shipped:
+        return f"{made_with(compiled.versions)} before: its PTX comes with the package"
+    return f"{compiled.compiler} {'(from the cache)' if cached else f'in {seconds:.1f} s'}"
 
 
 def _is_cached(compiled, started: float) -> bool:

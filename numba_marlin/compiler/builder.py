@@ -67,22 +67,26 @@ def build(
 
     Raises TypeError for a configuration of another kernel; ValueError for an unknown target or
     compiler, a target below the kernel's min_arch, or a compiler without ``line_info``;
-    MissingCompiler if the compiler is not installed, or if NUMBA_ENABLE_CUDASIM hides it;
+    MissingCompiler if the compiler is not installed, or if NUMBA_ENABLE_CUDASIM hides it, and the
+    package does not bring the kernel's PTX (``shipped``);
     AssemblyError if assemblers reject the PTX.
     """
     key, versions = _identity(kernel, config, target, compiler, line_info)
     found = disk.load(key, config) if cache else None
     if found is not None:
         return found
-    compiled = _compile(
-        kernel,
-        config,
-        target_named(target),
-        backend(compiler),
-        key,
-        versions,
-        **({"line_info": True} if line_info else {}),
-    )
+    try:
+        compiled = _compile(
+            kernel,
+            config,
+            target_named(target),
+            backend(compiler),
+            key,
+            versions,
+            **({"line_info": True} if line_info else {}),
+        )
+    except MissingCompiler as missing:
+        return _shipped(kernel, config, target, compiler, line_info, missing)
     if cache:
         disk.store(compiled)
     return compiled
@@ -109,6 +113,21 @@ def _identity(kernel, config, target, compiler, line_info=False) -> tuple[str, d
         raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")
     versions = disk.installed_versions(_DISTRIBUTIONS[compiler])
     return disk.cache_key(kernel, config, target, compiler, versions, line_info), versions
+
+
+def _shipped(kernel, config, target, compiler, line_info, missing):
+    """Return the kernel that comes with the package. Raises MissingCompiler with what there is
+    instead."""
+    from numba_marlin.compiler import shipped
+
+    if compiler != COMPILERS[0]:
+        raise missing
+    found = shipped.find(kernel, config, target, compiler, line_info)
+    if found is None:
+        raise MissingCompiler(
+            f"{missing}. {shipped.without_compiler(kernel, config, target, line_info)}"
+        ) from missing
+    return found
 
 
 def _compile(kernel, config, target, the_backend, key, versions, **line_info):

@@ -48,20 +48,34 @@ def cache_key(
     }
     material = [
         MAGIC.decode(),
-        package_digest(),
-        _source_digest(kernel.make),
-        kernel.name,
-        repr(config),
-        repr(tuple(kernel.parameters)),
-        repr(kernel.threads(config)),
-        repr(kernel.shared_bytes(config)),
-        target,
-        compiler,
+        source_key(kernel, config, target, compiler, line_info),
         repr(sorted(versions.items())),
         _tool_identity(),
         repr(sorted(settings.items())),
-        repr(line_info),
     ]
+    return _digest_of(material)
+
+
+def source_key(kernel, config, target: str, compiler: str, line_info: bool = False) -> str:
+    """Return the SHA-256, in hex, of what a kernel is made from and for: all of ``cache_key`` that
+    does not depend on this computer. It is the same on every system."""
+    return _digest_of(
+        [
+            package_digest(),
+            _source_digest(kernel.make),
+            kernel.name,
+            repr(config),
+            repr(tuple(kernel.parameters)),
+            repr(kernel.threads(config)),
+            repr(kernel.shared_bytes(config)),
+            target,
+            compiler,
+            repr(line_info),
+        ]
+    )
+
+
+def _digest_of(material):
     return hashlib.sha256("\0".join(material).encode()).hexdigest()
 
 

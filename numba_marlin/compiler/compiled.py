@@ -49,6 +49,8 @@ class CompiledKernel:
     versions: dict[str, str]
     #: Whether it was loaded from the cache.
     from_cache: bool = field(default=False, compare=False)
+    #: Whether its PTX came with the package (``shipped``); key is then that of the sources alone.
+    shipped: bool = field(default=False, compare=False)
 
     def __repr__(self) -> str:
         registers = self.resources.registers

@@ -15,7 +15,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 
 from numba_marlin.compiler import unsigned
-from numba_marlin.compiler.errors import MissingCompiler
+from numba_marlin.compiler.errors import MissingCompiler, installed_with
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
     SHARED_ALIGNMENT,
@@ -53,6 +53,7 @@ def _numba():
             )
             # redirects `numba.cuda`, which otherwise is another, older code base
             import numba_cuda  # noqa: F401
+            from cuda.pathfinder import DynamicLibNotFoundError
             from llvmlite import ir
             from numba import cuda
 
@@ -63,6 +64,7 @@ def _numba():
             from numba.cuda.core import ir as numba_ir
             from numba.cuda.core import typeinfer
             from numba.cuda.cpython import rangeobj
+            from numba.cuda.cudadrv.error import NvvmSupportError
             from numba.cuda.extending import (
                 core_models as models,
             )
@@ -77,7 +79,7 @@ def _numba():
             from numba.cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(
-            f"numba-cuda cannot be imported ({error}); install it with {INSTALL}"
+            f"numba-cuda cannot be imported ({error}); {installed_with(INSTALL)}"
         ) from error
     return SimpleNamespace(
         ir=ir,
@@ -96,6 +98,7 @@ def _numba():
         rangeobj=rangeobj,
         templates=templates,
         typing_context=BaseContext,
+        no_toolkit=(DynamicLibNotFoundError, NvvmSupportError),
     )
 
 
@@ -197,6 +200,7 @@ def to_ptx(
     line_info: .loc directives name the line and the inlined function of each instruction. The
         kernel's device functions must come from ``language(line_info=True)``.
     plain: use Numba's own types, as ``@cuda.jit`` does.
+    Raises MissingCompiler if numba-cuda finds no CUDA toolkit: it installs none by itself.
     """
     numba = _numba()
     kinds = parameter_types(numba.types, _taught().u64, plain)
@@ -210,6 +214,7 @@ def to_ptx(
     }
     with (
         _lock,
+        _toolkit_found(),
         _pretended_device(capability),
         without_collection(),
         nullcontext()
@@ -235,6 +240,17 @@ def _plainly_named(function):
     debug information with such names. Returns the function."""
     function.__qualname__ = function.__name__
     return function
+
+
+@contextmanager
+def _toolkit_found():
+    """In this context a missing libnvvm or nvrtc is a MissingCompiler."""
+    try:
+        yield
+    except _numba().no_toolkit as error:
+        said = str(error).partition("\n")[0]
+        text = f"numba-cuda finds no CUDA toolkit ({said}); {installed_with(INSTALL)}"
+        raise MissingCompiler(text) from error
 
 
 @contextmanager

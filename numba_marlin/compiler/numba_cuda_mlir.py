@@ -14,7 +14,7 @@ from functools import cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler import unsigned, unsigned_mlir
-from numba_marlin.compiler.errors import MissingCompiler
+from numba_marlin.compiler.errors import MissingCompiler, installed_with
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
     SHARED_ALIGNMENT,
@@ -74,7 +74,7 @@ def _numba():
             from numba_cuda_mlir.numba_cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(
-            f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}"
+            f"numba-cuda-mlir cannot be imported ({error}); {installed_with(INSTALL)}"
         ) from error
     return SimpleNamespace(
         cuda=cuda,

@@ -13,6 +13,7 @@ import ctypes
 import functools
 import math
 import re
+import sys
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ class DriverError(RuntimeError):
 @functools.cache
 def bindings():
     """The ``cuda.bindings.driver`` module, initialised."""
+    if sys.platform == "darwin":
+        raise CapabilityMissing("there is no CUDA for macOS")
     try:
         from cuda.bindings import driver
     except ImportError as error:

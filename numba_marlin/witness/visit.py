@@ -32,6 +32,7 @@ from numba_marlin.witness.probe import machine_code, run_on_hardware
 
 LIMIT_SECONDS, ASSEMBLERS = 90, 8
 PROBE_SECONDS = 15  # a probe that takes longer hangs
+_ALARM = getattr(signal, "SIGALRM", None)  # Windows has none: there it costs the group's time
 
 
 def visit(
@@ -109,9 +110,8 @@ def _group(name, directory, limit, whole, say, arch):
                 if done.returncode
                 else ""
             )
-            problem = (
-                f"hung for {PROBE_SECONDS} s" if done.returncode == -signal.SIGALRM else problem
-            )
+            if _ALARM is not None and done.returncode == -_ALARM:
+                problem = f"hung for {PROBE_SECONDS} s"
         except subprocess.TimeoutExpired:
             problem = f"took longer than {limit} s"
         for part in sorted(file.glob("*.npz")):
@@ -151,7 +151,8 @@ def main(argv=None) -> int:
             )
         )
     for number, probe in enumerate(probes):
-        signal.alarm(PROBE_SECONDS)  # which ends the process, also inside of the driver
+        if _ALARM is not None:
+            signal.alarm(PROBE_SECONDS)  # which ends the process, also inside of the driver
         buffers, begun = probe.buffers(), time.perf_counter()
         results = run_on_hardware(probe, buffers)
         told = {
