@@ -69,7 +69,7 @@ ALLOWED = {
         "quantizers",
         "reference",
     },
-    "emulator": {"hardware", "layout"},
+    "emulator": {"hardware", "layout", "wording"},
     "counts": {"emulator", "layout"},
     "data": set(),
     "mutation": {"emulator"},
@@ -109,7 +109,16 @@ ALLOWED = {
         "quantizers",
         "reference",
     },
-    "witness": {"compiler", "emulator", "errors", "execution", "hardware", "isa", "layout"},
+    "witness": {
+        "compiler",
+        "emulator",
+        "errors",
+        "execution",
+        "hardware",
+        "isa",
+        "layout",
+        "wording",
+    },
     "profile": {
         "bench",
         "compiler",
@@ -137,6 +146,7 @@ ALLOWED = {
         "kernels",
         "layout",
         "problems",
+        "wording",
     },
 }
 

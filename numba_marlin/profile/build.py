@@ -337,7 +337,9 @@ def load(path: str | Path) -> dict:
     """Load a saved profile. Raises ValueError for any other file."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a profile ({error})") from error
     data = data.get("profile", data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

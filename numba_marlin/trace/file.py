@@ -42,12 +42,13 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Raises ValueError, in one line, for a file that is no trace or of another version."""
+    """Raises ValueError, in one line, for a file that cannot be read, or is no trace of this
+    version."""
     try:
         arrays = _arrays(path)
         header = json.loads(arrays.pop(HEADER).tobytes())
-    except FileNotFoundError:
-        raise
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}") from error
     except Exception as error:  # a damaged zip makes zipfile and NumPy raise almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(

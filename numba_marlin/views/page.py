@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from numba_marlin.wording import did_you_mean
+
 MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = (
     "measured",
     "recorded",
@@ -272,7 +274,9 @@ class Page:
         known = [section.key for section in self.sections]
         for key in keys:
             if key not in known:
-                raise ValueError(f"{key!r} is not one of {', '.join(known)}")
+                raise ValueError(
+                    f"{key!r} is not one of {', '.join(known)}{did_you_mean(key, known)}"
+                )
         return Page(
             self.title,
             tuple(section for section in self.sections if section.key in keys),

@@ -77,7 +77,7 @@ def test_nothing_slower_is_exit_code_0(capsys, files):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda a, b: (a, "nothing.json"), "No such file"),
+        (lambda a, b: (a, "nothing.json"), "nothing.json: no such file"),
         (lambda a, b: (a, b, "--tolerance", -1), "--tolerance -1.0 must be"),
         (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"),
         (lambda a, b: (a, b, "--out", b), "the result would take its place"),
