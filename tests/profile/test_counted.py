@@ -1,5 +1,5 @@
-"""Contract under test: a profile's counts are those of the machine's run, in bytes of sectors, times
-the factor to the whole launch; and the limits of rules belong to one side."""
+"""Contract under test: a profile's counts are those of the machine's run, in bytes of sectors,
+times the factor to the whole launch; its rates follow; limits of rules belong to one side."""
 
 from dataclasses import replace
 
@@ -44,3 +44,33 @@ def test_as_many_blocks_as_multiprocessors_are_enough(blocks, tone):
     some["launch"] |= {"blocks": blocks, "dependent": False}
     found = rules.few_blocks(some)
     assert (found and found.tone) == tone
+
+
+def test_rates_are_work_by_time_and_shares_of_the_ceilings():
+    found = data()
+    seconds, ceilings, device = found["time"]["us"] / 1e6, found["ceilings"], found["device"]
+    problem, rates = counted().problem, found["rates"]
+    flops = 2 * problem.m * problem.n * problem.k
+    assert rates["bytes_per_s"] == pytest.approx(problem.least_bytes / seconds)
+    assert rates["flops_per_s"] == pytest.approx(flops / seconds)
+    assert rates["intensity"] == pytest.approx(flops / problem.least_bytes)
+    assert rates["memory_share"] == pytest.approx(rates["bytes_per_s"] / ceilings["read_bytes"])
+    assert rates["compute_share"] == pytest.approx(rates["flops_per_s"] / ceilings["matrix_flops"])
+    executed, clock = found["counts"]["flops"], found["limits"]["clock_mhz"] * 1e6
+    assert rates["tensor_share"] == pytest.approx(executed / seconds / ceilings["matrix_flops"])
+    # four schedulers of each multiprocessor issue an instruction a cycle
+    issued = found["counts"]["instructions"] / (4 * device["sms"] * clock * seconds)
+    assert rates["issue_share"] == pytest.approx(issued)
+
+
+def test_a_warp_on_the_machine_is_measured_in_instructions():
+    run = counted()
+    found, recording = profile.lanes(run, None), run.recording
+    rows = [row for row in range(len(recording.block)) if recording.block[row] == 0]
+    origin = min(recording.start_ns[row] for row in rows)
+    assert found["unit"] == "warp instructions of the machine" and found["warps"]
+    for row, each in zip(rows, found["warps"]):
+        begin, until = recording.begin_ns[row], recording.until_ns()[row]
+        taken = (recording.section[row] >= 0) & (until > begin)
+        assert sum(each["totals"].values()) == pytest.approx((until - begin)[taken].sum())
+        assert each["first"][0][0] == begin[taken].min() - origin
