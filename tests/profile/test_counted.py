@@ -74,3 +74,20 @@ def test_a_warp_on_the_machine_is_measured_in_instructions():
         taken = (recording.section[row] >= 0) & (until > begin)
         assert sum(each["totals"].values()) == pytest.approx((until - begin)[taken].sum())
         assert each["first"][0][0] == begin[taken].min() - origin
+
+
+def test_the_worst_of_the_accesses_and_the_longest_wait_are_named():
+    some = data()
+    some["counts"]["coalescing"] = 55.0
+    some["accesses"] = [
+        {"opcode": "ld", "verb": "fetch", "sectors": 1000, "needed": 900},
+        {"opcode": "st", "verb": "finish", "sectors": 1000, "needed": 200},
+        {"opcode": "atom", "verb": "lock", "sectors": 1, "needed": 0},  # too few to matter
+    ]
+    assert "worst: st of finish, 20%" in rules.coalescing(some).text
+    some["rates"] |= {"memory_share": 0.1, "tensor_share": 0.1}
+    for longest, other in (("wait_barrier", "wait_copies"), ("wait_copies", "wait_barrier")):
+        some["parts"]["us"] = {"multiply": 10.0, longest: 60.0, other: 30.0}
+        assert "60%" in rules.waits(some).text
+        assert profile.reason_of(longest) in rules.waits(some).text
+        assert profile.reason_of(longest) in rules.bottleneck(some)[1]
