@@ -4,6 +4,7 @@ in a notebook. Imports nothing of the package."""
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -45,6 +46,13 @@ def printable(text: str) -> str:
             each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
         )
     )
+
+
+def natural_order(name: str) -> list:
+    """A key to sort names by in which numbers count as such: l.2 before l.10."""
+    parts = re.split("([0-9]+)", name)
+    digits = [part.lstrip("0") for part in parts[1::2]]  # of any length: hostile names are long
+    return [*zip(parts[::2], [(len(each), each) for each in digits] + [()]), name]
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

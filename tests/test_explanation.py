@@ -5,6 +5,8 @@ import math
 import re
 from dataclasses import replace
 
+import pytest
+
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import (
     Candidate,
@@ -43,7 +45,7 @@ SECOND = replace(
 
 
 def said(device=H200):
-    return str(Explanation(PROBLEM, device, (FIRST, SECOND))).splitlines()
+    return Explanation(PROBLEM, device, (FIRST, SECOND)).text(200).splitlines()
 
 
 def test_the_problem_and_the_device_are_said_first():
@@ -115,3 +117,12 @@ def test_an_explanation_is_of_what_was_asked():
 def test_the_fastest_three_of_a_kernel_are_ranked():
     kernels = [each.kernel for each in rank(PROBLEM, H200)]
     assert max(map(kernels.count, kernels)) == 3
+
+
+@pytest.mark.parametrize("device", ["A100", "H200"])
+def test_lines_of_an_explanation_fit(device):
+    found = explain_problem(Problem(256, 57344, 8192), device)
+    assert max(map(len, str(found).splitlines())) <= 100
+    assert max(map(len, found.text(500).splitlines())) > 100
+    assert str(found).split() == found.text(60).split()
+    assert max(map(len, found.text(60).splitlines())) <= 60

@@ -112,6 +112,10 @@ def _clocks(value: object) -> bool:
     return not value or isinstance(value, dict)
 
 
+def _plain_fields(value: object) -> bool:
+    return value is None or isinstance(value, dict) and all(map(_scalar, value.values()))
+
+
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
@@ -142,6 +146,8 @@ _RULES = (
         for name in ("us_spread", "cublas_us_spread", "speedup_spread")
     ),
     ("clocks", "an object", _clocks),
+    ("config", "an object of plain values, or null", _plain_fields),
+    *((name, "a string, a number or null", _scalar) for name in ("commit", "date")),
 )
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from numba_marlin.wording import did_you_mean
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -101,7 +103,10 @@ def resolve(text: str) -> tuple[Layer, ...]:
         elif name in MODELS:
             layers = MODELS[name].layers(name)
         else:
-            raise ValueError(f"shape {name!r} must be KxN or one of {', '.join(names())}")
+            raise ValueError(
+                f"shape {name!r} must be KxN or one of {', '.join(names())}"
+                f"{did_you_mean(name, names())}"
+            )
         for layer in layers:
             found.setdefault((layer.k, layer.n), layer)
     if not found:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from numba_marlin.cli.report import columns
 from numba_marlin.wording import printable
 
+MOST_LINES = 1000  # of a table
+
 
 def print_table(
     headers: list[str],
@@ -15,12 +17,14 @@ def print_table(
 ) -> None:
     """Print a table: the first ``left`` columns are aligned left, the others right; ``styles``: a
     rich style per line. If the terminal is too narrow, ``dispensable`` columns are left out in
-    order; cells are never truncated."""
+    order; cells are never truncated. Of more than MOST_LINES the first are shown, and their number:
+    laying out a line takes a millisecond, and nobody reads them."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    left_out, lines = len(lines) - MOST_LINES, lines[:MOST_LINES]
     headers, lines = fitting(
         headers, [[printable(cell) for cell in line] for line in lines], columns(), dispensable
     )
@@ -30,6 +34,8 @@ def print_table(
     for position, line in enumerate(lines):
         table.add_row(*map(Text, line), style=styles[position] if styles else None)
     Console(width=max(columns(), _width(headers, lines)), highlight=False).print(table)
+    if left_out > 0:
+        print(f"... and {left_out:,} more lines (--json and --out have all)")
 
 
 def fitting(

@@ -68,7 +68,7 @@ def add_arguments(parser) -> None:
 
 def execute(args, report) -> bool:
     from numba_marlin import api
-    from numba_marlin.cli.report import BOLD, DIM
+    from numba_marlin.cli.report import BOLD, DIM, columns
     from numba_marlin.heuristics import tuned
 
     types = types_of(args)
@@ -79,7 +79,7 @@ def execute(args, report) -> bool:
         explanation = api.explain(*given, **types)
     stored = tuned.stored_choice(explanation.problem, explanation.device)
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
-    head, *candidates = str(explanation).split("\n\n")
+    head, *candidates = explanation.text(columns()).split("\n\n")
     report.text(head, BOLD)
     # the first is the choice, the others are for comparison
     for position, candidate in enumerate(candidates):

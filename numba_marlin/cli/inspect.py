@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from numba_marlin.wording import natural_order
+
 HELP = "show what a quantised checkpoint holds, and check it"
 EXAMPLES = """  numba-marlin inspect llama-gptq/
   numba-marlin inspect model.safetensors --layers --data --json"""
@@ -39,7 +41,10 @@ def execute(args, report) -> bool:
         f"{args.source}: {len(source.files)} file(s), {len(source.entries)} tensors, {nbytes:,}"
         " bytes",
     )
-    rows = [described(layer, source) for layer in checkpoint.layers.values()]
+    rows = [
+        described(checkpoint.layers[name], source)
+        for name in sorted(checkpoint.layers, key=natural_order)
+    ]
     for (form, bits, group), number in Counter(
         (row["format"], row["bits"], row["group_size"]) for row in rows
     ).items():

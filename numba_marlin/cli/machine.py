@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from numba_marlin.wording import printable
+
 SYNTAX = """  i32:5  u64:0x10  f32:1.5  f16:2     a number of that type (i, u: 8 to 64 bits)
   null                                 a null pointer
   hex:00ff10...                        bytes, for a structure by value
@@ -95,12 +97,25 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     from numba_marlin.emulator import Machine
 
-    machine = Machine(Path(args.file).read_text(encoding="utf-8"), races=args.races)
+    if args.action == "entries":
+        _check_only_listed(args)
+    try:
+        text = Path(args.file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.file}: must be PTX, which is text ({error})") from error
+    machine = Machine(text, races=args.races)
     if args.action == "entries":
         entries(machine, report)
     else:
         run(machine, args, report)
     return True
+
+
+def _check_only_listed(args) -> None:
+    of_run = ("entry", "cluster", "shared", "args", "budget", "resident", "schedule", "races")
+    given = [name for name in of_run if getattr(args, name) not in (None, 0, [])]
+    if given:
+        raise ValueError(f"--{given[0]} is for `machine run`: entries only lists the kernels")
 
 
 def entries(machine, report) -> None:
@@ -189,7 +204,7 @@ def run(machine, args, report) -> None:
     if counted is not None:
         report.data["counts"] = counted.as_dict()
         if not args.json:
-            print(f"\n{counted}")
+            print(f"\n{printable(str(counted))}")
 
 
 def checks(unraced: str, asked: bool | None) -> tuple[list[str], list[str]]:

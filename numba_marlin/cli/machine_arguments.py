@@ -114,6 +114,17 @@ def _loaded(file: Path, number: int) -> np.ndarray:
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
+def _made(
+    zeros: bool, shape: tuple[int, ...], dtype: np.dtype, random: np.random.Generator
+) -> np.ndarray:
+    if zeros:
+        return np.zeros(shape, dtype)
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    least = 0 if dtype.kind == "u" else -LARGEST + 1
+    return random.integers(least, LARGEST, shape).astype(dtype)
+
+
 def _array(name: str, kind: str, text: str, number: int, random: np.random.Generator) -> Argument:
     source, colon, target = text.partition(":")
     save = Path(target) if colon else None
@@ -127,15 +138,11 @@ def _array(name: str, kind: str, text: str, number: int, random: np.random.Gener
             raise ValueError(
                 f"argument {number}: type {shaped[1]!r} must be one of {', '.join(TYPES)}"
             )
-        shape, dtype = tuple(int(size) for size in shaped[2].split("x")), np.dtype(TYPES[shaped[1]])
-        if kind == "out":
-            array = np.zeros(shape, dtype)
-        elif dtype.kind == "f":
-            array = random.standard_normal(shape).astype(dtype)
-        else:
-            array = random.integers(
-                0 if dtype.kind == "u" else -LARGEST + 1, LARGEST, shape
-            ).astype(dtype)
+        shape = tuple(int(size) for size in shaped[2].split("x"))
+        try:
+            array = _made(kind == "out", shape, np.dtype(TYPES[shaped[1]]), random)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ValueError(f"argument {number}: {source} is too large ({error})") from error
     elif source.endswith(".npy") and kind != "out":
         array = _loaded(Path(source), number)
     else:

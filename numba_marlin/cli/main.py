@@ -59,10 +59,18 @@ examples:
 """
 
 
+# what may be the empty text: a layer can have that name; others have their own word for it
+MAY_BE_EMPTY = ("tensor", "layer", "args", "command")
+
+
 class Parser(argparse.ArgumentParser):
     """Names the nearest verb, option or choice for one that does not exist."""
 
     def parse_args(self, args=None, namespace=None):
+        first = args[0] if args else ""
+        if first.startswith("--") and not self._get_option_tuples(first.partition("=")[0]):
+            guess = did_you_mean(first, self._option_string_actions)
+            self.error(f"unrecognized arguments: {first}: the verb comes first{guess}")
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             verb = self if found.verb is None else self.verbs.choices[found.verb]
@@ -77,6 +85,12 @@ class Parser(argparse.ArgumentParser):
     def _check_help(self, action):
         """Not while the parser is made, as from Python 3.14 on: the kernels would be imported for
         their names. Tests print every help."""
+
+    def _get_value(self, action, arg_string):
+        # --out "$OUT" with no OUT set means no file, and not the current directory
+        if not (arg_string or action.nargs == argparse.PARSER or action.dest in MAY_BE_EMPTY):
+            raise argparse.ArgumentError(action, "must not be empty")
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action, value):
         try:
@@ -164,27 +178,37 @@ def _main(argv: list[str] | None) -> int:
         report.finish(ok)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of stdout has closed it
-        _drop_stdout()
+        _drop(sys.stdout)
         return PIPE_CLOSED
     except Exception as error:
         code = _exit_code(error)
         if code is None or os.environ.get(TRACEBACK):
             raise
-        text = str(error) or type(error).__name__
-        print(f"numba-marlin {report.verb}: error: {printable(text)}", file=sys.stderr)
+        text = _said(error)
+        try:
+            print(f"numba-marlin {report.verb}: error: {printable(text)}", file=sys.stderr)
+        except OSError:  # a full disk: nothing can be said, but the exit code
+            _drop(sys.stderr)
         try:
             report.finish(False, text)
             sys.stdout.flush()
         except OSError:  # a full disk: said on stderr just now
-            _drop_stdout()
+            _drop(sys.stdout)
         return code
     return OK if ok else CHECK_FAILED
 
 
-def _drop_stdout() -> None:
+def _said(error: Exception) -> str:
+    """What an error says; one of the operating system names the file first, and no number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error) or type(error).__name__
+
+
+def _drop(stream) -> None:
     """Give up what could not be written: Python would otherwise try again, and complain again, when
-    it closes stdout."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:

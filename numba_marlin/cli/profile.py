@@ -80,6 +80,7 @@ def execute(args, report) -> bool:
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
+    _check_given(args)
     target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
@@ -114,6 +115,24 @@ def execute(args, report) -> bool:
     if target is not None:
         pages.written(target, to_json(data).encode() + b"\n", report)
     return True
+
+
+def _check_given(args) -> None:
+    """Check before any work that the sections exist, and that --open is not contradicted."""
+    from numba_marlin.profile.pages.profile_page import SECTIONS
+    from numba_marlin.wording import did_you_mean
+
+    for key in args.view.split(",") if args.view else ():
+        if key == "compare" and args.against is None:
+            raise ValueError("--view compare needs --against, the profile to compare with")
+        if key not in (*SECTIONS, "compare"):
+            raise ValueError(
+                f"--view {key} must be one of {', '.join(SECTIONS)}, or compare (with --against)"
+                f"{did_you_mean(key, SECTIONS)}"
+            )
+    for name in ("demo", "m", "n", "k", "group_size", "kernel", "config", "device"):
+        if args.open is not None and getattr(args, name) not in (None, False):
+            raise ValueError(f"--open shows a saved profile; omit --{name.replace('_', '-')}")
 
 
 def _profile(args, report) -> dict:
@@ -166,8 +185,6 @@ def _profile(args, report) -> dict:
 def _block_scaled(args, report) -> dict:
     """Profile a kernel with two block-scaled operands: measured if the GPU has the kernel's
     instructions, else counted on the PTX machine and modelled for a device that has them."""
-    from dataclasses import fields
-
     from numba_marlin import heuristics
     from numba_marlin.cli.traced import config_changes
     from numba_marlin.execution import driver
@@ -184,14 +201,13 @@ def _block_scaled(args, report) -> dict:
         )
     definition = find_kernel(args.kernel)
     m, n, k = _sizes(args, definition.about.demo.profile)
-    known = {each.name for each in fields(definition.config_type)}
     probe = driver.probe()
     device = driver.describe(0) if probe.usable and args.device is None else None
     if device is None or not heuristics.has_instructions(args.kernel, device):
         device = device_for(args.device, args.kernel)
     _check_timed(device)
     heuristics.check_device(args.kernel, device)
-    changes = config_changes(args.config or [], known)
+    changes = config_changes(args.config or [], definition.config_type)
     problem = BlockProblem.with_fields(m, n, k, changes)
     config = heuristics.configured(problem, device, args.kernel, changes)
     candidate = heuristics.candidate(problem, device, args.kernel, config)

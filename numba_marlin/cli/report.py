@@ -123,8 +123,12 @@ def check_output(path: str | None, suffixes: tuple[str, ...], option: str = "--o
         raise ValueError(f"{option} {path} is a directory")
     if not target.parent.is_dir():
         raise ValueError(f"{option} {path}: there is no directory {target.parent}")
-    if not os.access(target.parent, os.W_OK):
-        raise ValueError(f"{option} {path}: directory {target.parent} must be writable")
+    try:  # permissions tell less: root has them all, and some file systems take no file
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"{option} {path}: directory {target.parent} must be writable ({error.strerror})"
+        ) from error
     return target
 
 

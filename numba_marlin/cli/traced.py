@@ -3,6 +3,7 @@ its operands, which are activations and a quantised weight, or two block-scaled 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ WEIGHTS = {
     "mxfp4": (4, 32),
     "mxfp8-e4m3": (8, 32),
 }
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+# of a field of a configuration -> what it must be, in words
+_TYPES = {int: "int", bool: "bool: true or false", type(None): "none"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +145,7 @@ def _one_weight(args) -> Described:
 
 
 def _two_operands(args) -> Described:
-    from dataclasses import fields, replace
+    from dataclasses import replace
 
     import numpy as np
 
@@ -155,9 +161,7 @@ def _two_operands(args) -> Described:
     definition, stored = find_kernel(args.kernel), stored_layer(args)
     demo = definition.about.demo
     random = np.random.default_rng(args.seed)
-    given = config_changes(
-        args.config or [], {each.name for each in fields(definition.config_type)}
-    )
+    given = config_changes(args.config or [], definition.config_type)
     changes = given or dict(demo.trace_changes)
     args.m = demo.trace[0] if args.m is None else args.m
     if args.input is None:
@@ -269,22 +273,35 @@ def _in_blocks(values, kind: str):
 def changed_config(texts: list[str], default):
     """Return the configuration ``default`` with the fields of "NAME=VALUE" texts replaced. Raises
     ValueError, which lists the known names, for any other text."""
-    from dataclasses import fields, replace
+    from dataclasses import replace
 
-    return replace(default, **config_changes(texts, {each.name for each in fields(default)}))
+    return replace(default, **config_changes(texts, type(default)))
 
 
-def config_changes(texts: list[str], known: set[str]) -> dict:
+def config_changes(texts: list[str], config_type: type) -> dict:
     """Parse "NAME=VALUE" texts into {name: bool, None, int or str}. Raises ValueError for a name
-    that is not ``known``."""
+    that is no field of the dataclass ``config_type``, and for a value of another type than it
+    has."""
+    from dataclasses import fields
+    from typing import get_args, get_type_hints
+
+    from numba_marlin.wording import did_you_mean
+
+    known, hints = sorted(each.name for each in fields(config_type)), get_type_hints(config_type)
     changes = {}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in known or not value:
+            guess = "" if name in known else did_you_mean(name, known)
             raise ValueError(
-                f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}"
+                f"--config {text} must be NAME=VALUE with one of {', '.join(known)}{guess}"
             )
-        changes[name] = {"true": True, "false": False, "none": None}.get(
-            value.lower(), int(value) if value.lstrip("-").isdigit() else value
+        parsed = {"true": True, "false": False, "none": None}.get(
+            value.lower(), int(value) if _INTEGER.fullmatch(value) else value
         )
+        allowed = get_args(hints[name]) or (hints[name],)
+        if type(parsed) not in allowed:
+            words = " or ".join(_TYPES.get(each, each.__name__) for each in allowed)
+            raise ValueError(f"--config {text}: {name} must be {words}")
+        changes[name] = parsed
     return changes

@@ -5,6 +5,8 @@ The codes are those of a layer of a checkpoint, or of a random layer in any form
 
 from __future__ import annotations
 
+from numba_marlin.wording import did_you_mean
+
 HELP = "decode words of packed codes, bit by bit: which weights, and their values"
 RANDOM = "a random layer"
 EXAMPLES = """\
@@ -77,6 +79,7 @@ def execute(args, report) -> bool:
     if tensor not in layer.packed:
         raise ValueError(
             f"--tensor {tensor} must be one that holds packed codes: {', '.join(layer.packed)}"
+            f"{did_you_mean(tensor, layer.packed)}"
         )
     words = tuple(layer.word(tensor, *place) for place in _places(args, layer, tensor))
     chosen = None if args.k is None else (args.k, args.n)
@@ -121,7 +124,8 @@ def _layer(args):
     if name not in checkpoint.layers:
         held = ", ".join(list(checkpoint.layers)[:8])
         more = " ..." if len(checkpoint.layers) > 8 else ""
-        raise ValueError(f"--layer {name} is not in {args.source}; it holds {held}{more}")
+        guess = did_you_mean(name, checkpoint.layers)
+        raise ValueError(f"--layer {name} is not in {args.source}; it holds {held}{more}{guess}")
     found = checkpoint.layers[name]
     tensors = {
         last: checkpoint.source.array(full)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,11 @@ EXAMPLES = """  numba-marlin watch                                        until 
 SLOWEST, FASTEST = 1.0, 10.0
 SECONDS_OF_JSON = 5.0  # duration with --json if nothing else limits it
 KEPT = 600  # samples on the curves
+# a line of the log of loaded kernels (``execution.launch``); registers None without an assembler
+_LOADED = re.compile(
+    r"[0-9]+ (?P<name>[!-~]{1,200}) (?P<target>\w+) (?P<registers>[0-9]{1,9}|None)"
+    r" (?P<threads>[0-9]{1,9}) (?P<shared>[0-9]{1,9}) (?P<resident>[0-9]{1,9})\n"
+)
 
 
 def add_arguments(parser) -> None:
@@ -53,6 +60,7 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
+    from numba_marlin.api.reports import problem_of
     from numba_marlin.profile.sources.device_state import Monitor
 
     if not SLOWEST <= args.hz <= FASTEST:
@@ -66,6 +74,12 @@ def execute(args, report) -> bool:
         raise ValueError(
             "--m, --n, --k and a COMMAND exclude each other: either is the work to be monitored"
         )
+    if args.device < 0:
+        raise ValueError(f"--device {args.device} must not be negative")
+    if args.m is not None:
+        problem_of(*sizes)  # refuses what no kernel multiplies
+    if args.command and shutil.which(args.command[0]) is None:
+        raise ValueError(f"cannot run {args.command[0]}: no such command")
     monitor = Monitor(args.device)
     seconds = (
         SECONDS_OF_JSON
@@ -247,14 +261,15 @@ class Command(Nothing):
         if not os.path.exists(self.log):
             return self._kernels
         found: dict[tuple[str, str], None] = {}
-        with open(self.log, encoding="utf-8") as file:
-            for fields in map(str.split, file):
-                if len(fields) == 7:
-                    _, name, target, registers, threads, shared, resident = fields
+        with open(self.log, encoding="utf-8", errors="backslashreplace") as file:
+            for line in file:
+                # the child may be writing, and its children may write something else
+                if (kernel := _LOADED.fullmatch(line)) is not None:
                     found[
-                        name,
-                        f"{target}, {threads} threads, {registers} registers,"
-                        f" {int(shared) / 1024:g} KiB shared, {resident} blocks fit",
+                        kernel["name"],
+                        f"{kernel['target']}, {kernel['threads']} threads, {kernel['registers']}"
+                        f" registers, {int(kernel['shared']) / 1024:g} KiB shared,"
+                        f" {kernel['resident']} blocks fit",
                     ] = None
         return [(name, how, "") for name, how in found]
 

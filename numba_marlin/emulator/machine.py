@@ -30,6 +30,7 @@ from numba_marlin.emulator.state.listener import NOBODY, Listener
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
 from numba_marlin.hardware.limits import BLOCK_THREADS
+from numba_marlin.wording import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Machine:
         if entry not in self.module.kernels:
             raise ValueError(
                 f"entry={entry!r} must be one of {', '.join(self.entries) or '(there are none)'}"
+                f"{did_you_mean(entry, self.entries)}"
             )
         return self.module.kernels[entry]
 

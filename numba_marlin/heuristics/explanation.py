@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numba_marlin.hardware import devices
@@ -58,6 +59,10 @@ class Explanation:
         return html_table(rows, header)
 
     def __str__(self) -> str:
+        return self.text(100)
+
+    def text(self, width: int) -> str:
+        """``str()``, in lines of at most ``width`` columns."""
         p, d = self.problem, self.device
         lines = [
             p.in_words(),
@@ -75,7 +80,20 @@ class Explanation:
         ]
         for position, each in enumerate(self.candidates, start=1):
             lines += ["", *_lines(each, position)]
-        return "\n".join(lines)
+        return "\n".join(_folded(lines, width))
+
+
+def _folded(lines: list[str], width: int) -> Iterator[str]:
+    """The lines, long ones broken between words; what follows stands under the first word."""
+    for line in lines:
+        words = line.lstrip(" -")
+        yield from textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(words)),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
 
 
 def _lines(each: Candidate, position: int) -> list[str]:
@@ -92,7 +110,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
             f"{position}. {each.kernel}  grid {each.grid_text}, {each.threads}"
             f" threads, {each.shared_bytes / 1024:g} KiB shared"
         ),
-        *textwrap.wrap(each.config_text, 100, initial_indent="   ", subsequent_indent="   "),
+        f"   {each.config_text}",
         *(f"   - {reason}" for reason in each.reasons),
         f"   modelled: {work}"
         + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")

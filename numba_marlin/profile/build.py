@@ -22,6 +22,7 @@ from numba_marlin.profile.sources import access, model
 from numba_marlin.profile.sources.occupancy import occupancy
 from numba_marlin.profile.sources.on_machine import Counted
 from numba_marlin.views import COUNTED, MEASURED, MODELLED, SPEC
+from numba_marlin.views.plain import nested_deeper
 
 SCHEMA = "numba-marlin/profile-run/2"
 EDGES = {
@@ -32,6 +33,7 @@ EDGES = {
     model.LATENCY: "latency: what neither work nor bytes explain",
 }
 LEAST_US = 0.005  # of a part that is listed
+DEEPEST = 20  # lists and dicts in each other; a profile has half as many
 
 
 def build(
@@ -337,11 +339,15 @@ def load(path: str | Path) -> dict:
     """Load a saved profile. Raises ValueError for any other file."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a profile ({error})") from error
     data = data.get("profile", data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(
             f"{path}: schema must be {SCHEMA}: what numba-marlin profile --save or --json wrote"
         )
+    if nested_deeper(data, DEEPEST):
+        raise ValueError(f"{path}: not a profile (its lists are nested more than {DEEPEST} deep)")
     return data

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from numba_marlin.trace.record import SCHEMA, Trace
+from numba_marlin.views.plain import nested_deeper
 from numba_marlin.wording import byte_count
 
 HEADER = "header"
 MOST_BYTES = 512 << 20  # unpacked, of all arrays; a recorded run has some 10 MiB
 MOST_ARRAYS = 1000
+DEEPEST = 20  # lists and dicts of the header in each other
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # what np.savez writes
 
 
@@ -42,12 +44,13 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Raises ValueError, in one line, for a file that is no trace or of another version."""
+    """Raises ValueError, in one line, for a file that cannot be read, or is no trace of this
+    version."""
     try:
         arrays = _arrays(path)
         header = json.loads(arrays.pop(HEADER).tobytes())
-    except FileNotFoundError:
-        raise
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}") from error
     except Exception as error:  # a damaged zip makes zipfile and NumPy raise almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
@@ -58,6 +61,8 @@ def open_trace(path: str | Path) -> Trace:
         raise ValueError(
             f"{path} has schema {found!r}, this version reads {SCHEMA!r}: record it anew"
         )
+    if nested_deeper(header, DEEPEST):
+        raise ValueError(f"{path} is no trace: its header is nested more than {DEEPEST} deep")
     return Trace(header, arrays)
 
 

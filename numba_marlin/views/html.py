@@ -27,6 +27,7 @@ from numba_marlin.views.page import (
     Table,
     Text,
     Timeline,
+    in_printable_words,
 )
 from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import number, numeric, short
@@ -47,7 +48,8 @@ TOOLS = (
 
 
 def render(page: Page) -> str:
-    """The whole file, as text; write it as UTF-8."""
+    """The whole file, as text; write it as UTF-8. Control characters become their escapes."""
+    page = in_printable_words(page)
     colours = palette(page)
     here = files("numba_marlin.views")
     style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))

@@ -10,7 +10,9 @@ span, a cell or a bar names what it is (a verb, a warp): equal kinds have equal 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+
+from numba_marlin.wording import did_you_mean, printable
 
 MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = (
     "measured",
@@ -272,9 +274,26 @@ class Page:
         known = [section.key for section in self.sections]
         for key in keys:
             if key not in known:
-                raise ValueError(f"{key!r} is not one of {', '.join(known)}")
+                raise ValueError(
+                    f"{key!r} is not one of {', '.join(known)}{did_you_mean(key, known)}"
+                )
         return Page(
             self.title,
             tuple(section for section in self.sections if section.key in keys),
             self.subtitle,
         )
+
+
+def in_printable_words(value):
+    """A page, or a piece of one, with every string in it printable: what it says may come from
+    anybody's file, and terminals and readers obey what they are sent."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(in_printable_words(each) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value,
+            **{each.name: in_printable_words(getattr(value, each.name)) for each in fields(value)},
+        )
+    return value

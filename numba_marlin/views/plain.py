@@ -29,3 +29,16 @@ def plain(value):
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value
+
+
+def nested_deeper(value, most: int) -> bool:
+    """Whether lists and dicts lie in each other more than ``most`` deep."""
+    level = [value]
+    for _ in range(most + 1):
+        within = [each for each in level if isinstance(each, (dict, list))]
+        level = [
+            entry
+            for each in within
+            for entry in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)

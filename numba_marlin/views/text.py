@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
 
 from numba_marlin.views.page import (
     Bars,
@@ -26,11 +25,11 @@ from numba_marlin.views.page import (
     Table,
     Text,
     Timeline,
+    in_printable_words,
 )
 from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
-from numba_marlin.wording import printable
 
 STYLES = (
     "blue",
@@ -77,7 +76,7 @@ def render(
     from rich.console import Console
     from rich.errors import ConsoleError
 
-    page = _printable(page)
+    page = in_printable_words(page)
     out = Terminal(width, colour, unicode, palette(page))
     written = io.StringIO()
     console = Console(
@@ -100,19 +99,6 @@ def render(
     except ConsoleError as error:
         raise TypeError(f"a part of the page is no text: {error}") from error
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
-
-
-def _printable(value):
-    """A page, or a piece of one, with every string in it printable."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, tuple):
-        return tuple(_printable(each) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value)}
-        )
-    return value
 
 
 def _section(section: Section, console, out: Terminal, steps: int) -> None:

@@ -7,6 +7,7 @@ import importlib
 from functools import cache
 
 from numba_marlin.witness.probe import Probe, instructions
+from numba_marlin.wording import did_you_mean
 
 GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "blackwell", "refusals")
 
@@ -15,7 +16,9 @@ GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "bla
 def group(name: str) -> tuple[Probe, ...]:
     """The probes of a group. ValueError for an unknown one."""
     if name not in GROUPS:
-        raise ValueError(f"group={name!r} must be one of {', '.join(GROUPS)}")
+        raise ValueError(
+            f"group={name!r} must be one of {', '.join(GROUPS)}{did_you_mean(name, GROUPS)}"
+        )
     return tuple(importlib.import_module(f"numba_marlin.witness.{name}").probes())
 
 

@@ -104,3 +104,18 @@ def test_rows_without_a_spread_compare_by_their_extremes_or_medians():
 def test_what_cannot_be_compared_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         compare(*arguments)
+
+
+def test_the_limits_of_the_rule_belong_to_what_is_the_same():
+    """At the tolerance exactly it is the same; at twice the tolerance the interval still is."""
+    assert judge(0.25, -0.5, 0.5, 0.25) == judge(-0.25, -0.5, 0.5, 0.25) == "same"
+    assert judge(0.0, -0.5625, 0.5, 0.25) == judge(0.0, -0.5, 0.5625, 0.25) == "ambiguous"
+    assert judge(0.28125, 0.125, 0.5, 0.25) == "slower" and judge(0.5, 0.0, 1, 0.25) == "ambiguous"
+    assert judge(-0.28125, -0.5, -0.125, 0.25) == "faster"
+    assert judge(-0.5, -1, 0.0, 0.25) == "ambiguous"
+
+
+def test_the_interval_goes_from_the_best_to_the_worst_that_quartiles_allow():
+    a, b = row(us=10.0) | {"us_spread": [8.0, 16.0]}, row(us=15.0) | {"us_spread": [12.0, 20.0]}
+    (found,) = compare([a], [b]).verdicts
+    assert (found.change, found.interval) == (0.5, (12 / 16 - 1, 20 / 8 - 1))

@@ -159,7 +159,10 @@ def test_a_roofline_is_drawn_and_cublas_stands_once_a_cell(tmp_path):
         "tiled": 1,
         "cublas": 2,
     }
-    assert found["cublas"][0][0] < found["ampere"][0][0]  # more bytes for the same operations
+    flops, nbytes = 2 * 4096 * 4096, 2 * (4096 + 4096 * 4096 + 4096)  # cuBLAS: all of 16 bits
+    assert found["ampere"][0][:2] == pytest.approx((flops / rows[0]["bytes"], flops / 10e-6))
+    assert found["cublas"][0][:2] == pytest.approx((flops / nbytes, flops / 30e-6))
+    assert found["cublas"][1][2] == "4096 x 8192"
     pytest.importorskip("matplotlib")
     roofline.draw(rows, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

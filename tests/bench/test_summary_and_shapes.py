@@ -69,6 +69,10 @@ def test_heads_and_hidden_sizes_agree_where_the_model_says_so():
     }
 
 
+def test_key_and_value_heads_serve_as_many_query_heads_each():
+    assert all(model.heads % model.kv_heads == 0 for model in shapes.MODELS.values())
+
+
 def test_sizes_are_k_by_n_and_come_once():
     found = shapes.resolve(" 8192x28672, Table ,8192x8192")
     assert found[0] == shapes.Layer("8192x28672", n=28672, k=8192)

@@ -104,6 +104,18 @@ def test_inspect_says_what_there_is(capsys, source):
     assert "3 of format gptq, 4 bits, groups of 32: 24,576 weights" in capsys.readouterr().out
 
 
+def test_inspect_lists_layers_as_people_count(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    weight = nm.quantize(np.ones((128, 64), np.float32))
+    names = ["m.1.down", "m.2.down", "m.2.up", "m.10.down", f"m.{'9' * 5000}.x"]
+    path = nm.save_checkpoint(tmp_path / "m", dict.fromkeys(reversed(names), weight))
+    assert [each["name"] for each in run(capsys, "inspect", path)[1]["layers"]] == names
+    assert cli.main(["inspect", str(path), "--layers"]) == 0
+    out = capsys.readouterr().out
+    places = [out.index(f"layer      {name}:") for name in names[:4]]
+    assert places == sorted(places)
+
+
 def test_inspect_says_what_a_conversion_would_lose(capsys, source):
     code, data = run(capsys, "inspect", source, "--to", "marlin")
     assert (

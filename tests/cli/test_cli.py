@@ -119,7 +119,10 @@ def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, monkeypatch):
 def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
     capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # for root every directory can be
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # for root every directory is writable
     code, out, err = run(capsys, "run", "--save", tmp_path / "y.npy")
     assert code == 2 and out == "" and "must be writable" in err and not any(tmp_path.iterdir())
 
@@ -136,69 +139,6 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
     monkeypatch.setattr(planning, "compiled_kernel", missing)
     code, out, err = run(capsys, "run", "--backend", "emulator", "--n", 64, "--k", 128)
     assert code == 3 and "error: numba-cuda is not installed" in err
-
-
-@pytest.mark.parametrize(
-    "argv, message",
-    [
-        (["run", "--m", "0"], "--m 0 must be at least 1"),
-        (["run", "--n", "100"], "n=100 must be a positive multiple of 8"),
-        (["run", "--n", "-64"], "--n -64 must be positive"),
-        (["run", "--k", "0"], "--k 0 and --n 256 must be positive"),
-        (["run", "--n", "0"], "--n 0 must be positive"),
-        (["run", "--n", str(2**30), "--k", str(2**30)], "more than this computer's"),
-        (["run", "--input", "w.npy", "--save", "./w.npy"], "--save ./w.npy is the file of --input"),
-        (["run", "--k", "1000", "--group-size", "-1"], "k=1000 must be a positive multiple of 16"),
-        (["run", "--group-size", "96"], "group_size=96 must divide k=1024"),
-        (["run", "--seed", "-1"], "--seed -1 must not be negative"),
-        (["run", "--tensor", "w"], "--tensor needs --input"),
-        (["run", "--transpose"], "--transpose needs --input"),
-        (["run", "--input", "w.npy", "--n", "64"], "--n and --k describe a random weight"),
-        (["run", "--input", "nothing.npy"], "nothing.npy: no such file"),
-        (["run", "--input", "."], "is not a regular file"),
-        (["run", "--save", "y.txt"], "--save y.txt must end in .npy"),
-        (["run", "--save", "no/such/directory/y.npy"], "there is no directory"),
-        (["explain", "--m", "1", "--n", "63", "--k", "128"], "n=63"),
-        (
-            ["explain", "--m", "1", "--n", "64", "--k", "128", "--device", "H300"],
-            "device='H300' is not one of",
-        ),
-        (
-            ["explain", "--m", "1", "--n", "64", "--k", "128", "--codes", "e2m1"],
-            "group_size=128 must be one of (16, 32) for codes='e2m1'",
-        ),
-        (
-            ["explain", "--m", "1", "--n", "64", "--k", "128", "--format", "nvfp4", "--bits", "8"],
-            "--format nvfp4 is of two block-scaled operands: leave out --bits",
-        ),
-        (
-            ["run", "--format", "mxfp4", "--zeros", "integer", "--method", "mse"],
-            "--format mxfp4 is of two block-scaled operands: leave out --zeros and --method",
-        ),
-        (["run", "--format", "mxfp4", "--batch-invariant"], "leave out --batch-invariant"),
-        (["info", "--out", "x.txt"], "--out x.txt must end in .json"),
-    ],
-)
-def test_bad_values_are_exit_code_2_and_one_line(capsys, argv, message):
-    code, out, err = run(capsys, *argv)
-    assert code == 2 and out == "" and message in err
-    assert len(err.splitlines()) == 1 and err.startswith(f"numba-marlin {argv[0]}: error: ")
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        [],
-        ["dance"],
-        ["run", "--m", "two"],
-        ["run", "--backend", "tpu"],
-        ["explain"],
-        ["run", "--frobnicate"],
-    ],
-)
-def test_bad_usage_is_exit_code_2(capsys, argv):
-    code, out, err = run(capsys, *argv)
-    assert code == 2 and out == "" and "usage: numba-marlin" in err
 
 
 def test_explain_says_and_serialises_the_choice(capsys, tmp_path):

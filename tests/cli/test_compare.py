@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from numba_marlin.cli import bench_view
 from numba_marlin.cli import main as cli
 from tests.bench.invented import row
 
@@ -69,6 +70,15 @@ def test_names_of_kernels_are_shown_as_they_are(capsys, tmp_path):
     assert code == 0 and "[/b]\\x1b[31m" in out and "\x1b" not in out
 
 
+def test_of_very_many_lines_the_first_are_shown(capsys, monkeypatch):
+    monkeypatch.setattr(bench_view, "MOST_LINES", 3)
+    bench_view.print_table(["a"], [[f"line{i}"] for i in range(3)], 1)
+    assert "more lines" not in capsys.readouterr().out
+    bench_view.print_table(["a"], [[f"line{i}"] for i in range(1005)], 1, styles=["dim"] * 1005)
+    out = capsys.readouterr().out
+    assert "line2" in out and "line3" not in out and "... and 1,002 more lines" in out
+
+
 def test_nothing_slower_is_exit_code_0(capsys, files):
     assert run(capsys, files[0], files[0])[0] == 0
     assert run(capsys, *files, "--tolerance", 25)[0] == 0
@@ -77,7 +87,7 @@ def test_nothing_slower_is_exit_code_0(capsys, files):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda a, b: (a, "nothing.json"), "No such file"),
+        (lambda a, b: (a, "nothing.json"), "nothing.json: no such file"),
         (lambda a, b: (a, b, "--tolerance", -1), "--tolerance -1.0 must be"),
         (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"),
         (lambda a, b: (a, b, "--out", b), "the result would take its place"),

@@ -342,3 +342,14 @@ ret;
         )[0]
         == 2
     )
+
+
+def test_names_in_ptx_steer_no_terminal(tmp_path, capsys):
+    path = tmp_path / "k.ptx"
+    path.write_text(
+        '.version 8.0\n.target sm_80\n.address_size 64\n.file 1 "a\x1b]0;owned\x07.cu"\n'
+        ".visible .entry k() {\n.loc 1 5 0\nret;\n}\n"
+    )
+    assert cli.main(["machine", "run", str(path), "--counts"]) == 0
+    out = capsys.readouterr().out
+    assert "a\\x1b]0;owned\\x07.cu:5" in out and "\x1b" not in out and "\x07" not in out

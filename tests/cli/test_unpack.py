@@ -77,7 +77,8 @@ def test_names_that_the_terminal_or_utf8_has_no_characters_for(tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "numba_marlin", "unpack", str(source), *to_file],
             capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            # wide: a long folder's name would break the line
+            env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "120"},
         )
         assert done.returncode == 0 and done.stderr == b""
         shown.append(done.stdout)

@@ -1,9 +1,13 @@
 """Contract under test: tallies add up, and a report says their sums, shares and reuse."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from numba_marlin import counts
 from numba_marlin.counts import report, transactions
+from numba_marlin.counts.instructions import tensor_bits
+from numba_marlin.counts.phases import LAMBDA, phases
 from numba_marlin.counts.report import PhaseCounts
 from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
 from numba_marlin.emulator import Machine
@@ -81,3 +85,29 @@ def test_the_most_frequent_class_is_said_first_with_its_share():
     shares = sorted(counted.total.tally.classes.items(), key=lambda item: -item[1])
     expected = ", ".join(f"{name} {100 * each / executed:.1f}%" for name, each in shares)
     assert f"instructions: {expected}" in " ".join(said.split())
+
+
+def test_bits_of_a_factor_follow_from_the_kind_of_the_product():
+    kinds = {
+        "tcgen05.mma.cta_group::1.kind::mxf4.block_scale": 4,
+        "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale": 4,
+        "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale": 8,
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": 16,
+    }
+    assert {text: tensor_bits(["mov.b32", text]) for text in kinds} == kinds
+    assert tensor_bits([]) == 16
+
+
+def test_a_lambda_belongs_to_who_calls_it():
+    """Instructions of a verb at line 5, of a lambda that line 5 calls, and of one that nobody is
+    seen to call."""
+    strings = {"verb": "_ZN6kernel8multiplyE", "lambda": f"_ZN6kernel12{LAMBDA}E"}
+    instructions = [
+        SimpleNamespace(source=(1, 5), inlined=("verb", (1, 90))),
+        SimpleNamespace(source=(1, 7), inlined=("lambda", (1, 5))),
+        SimpleNamespace(source=(1, 8), inlined=("lambda", (1, 6))),
+        SimpleNamespace(source=(1, 90), inlined=None),
+    ]
+    kernel = SimpleNamespace(name="marlin_tiled", instructions=instructions)
+    found = phases(SimpleNamespace(strings=strings), kernel)
+    assert found == ["multiply", "multiply", "<lambda>", "tiled"]

@@ -166,3 +166,27 @@ def test_bad_input_says_what_to_do(monkeypatch, capsys, arguments, message):
     monkeypatch.setattr(device_state, "_pynvml", lambda: FakeNvml())
     assert main(["watch", *arguments]) in (2, 3)
     assert message in capsys.readouterr().err
+
+
+# what is in the log of a process that wrote something else there, or is writing
+ODD_LINES = (
+    b"1 decode sm_90a 112 288 many 132\n",
+    b"1 decode sm_90a 112 288 -1 132\n",
+    b"1 decode sm_90a 112 288 " + b"9" * 5000 + b" 132\n",
+    b"1 \xff\xfe\x00 sm_90a 112 288 1 132\n",
+    b"1 \x1b[31m sm_90a 112 288 1 132\n",
+    b"1 <b>x</b> sm_90a 1 2 3\n",
+    b"\x00" * 4000 + b"\n",
+    b"1 decode sm_90a 112 288 196",
+)
+
+
+def test_a_log_of_kernels_that_holds_something_else_is_read_around():
+    good = b"1 decode sm_90a None 288 1024 132\n"
+    with watching.Command([sys.executable, "-c", ""]) as command:
+        for line in ODD_LINES:
+            with open(command.log, "wb") as log:
+                log.write(good + line)
+            assert command.kernels() == [
+                ("decode", "sm_90a, 288 threads, None registers, 1 KiB shared, 132 blocks fit", "")
+            ]

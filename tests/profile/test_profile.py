@@ -253,7 +253,7 @@ def test_the_models_error_is_that_of_the_recorded_times():
     [
         ([], "no problem is given"),
         (["--demo", "--m", "1"], "--demo has its own"),
-        (["--open", "no.json"], "not a profile"),
+        (["--open", "no.json"], "no.json: no such file"),
         (["--demo", "--device", "model"], "has no timing"),
         (["--m", "1", "--n", "64", "--k", "64", "--device", "toaster"], "is not one of"),
     ],

@@ -94,3 +94,13 @@ def test_a_file_that_is_nested_without_end_is_no_profile(tmp_path):
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="not a profile"):
         profile.load(path)
+
+
+@pytest.mark.parametrize("place", ["problem", "launch", "counts"])
+def test_a_file_that_is_nested_deeper_than_a_profile_is_none(place, tmp_path, capsys):
+    deep, path = [], tmp_path / "run.json"
+    for _ in range(300):
+        deep = [deep]
+    path.write_text(json.dumps({**data(), place: {**data()[place], "more": deep}}))
+    assert main(["profile", "--open", str(path), "--json"]) == 2
+    assert f"{path}: not a profile (its lists are nested" in capsys.readouterr().err

@@ -363,3 +363,22 @@ def test_any_ptx_can_be_recorded_and_looked_at():
     links, ends = history.followed(load, "%r2", 3)
     assert [link.register for link in links] == ["%r9"] and len(ends) == 1
     assert "twice" in text.render(pages.page(found))
+
+
+def test_fragments_of_ldmatrix_are_traced_to_the_activations_that_they_hold():
+    found, _ = recorded("ampere")
+    a, history, checked = found.buffer("a"), History(found, 0), 0
+    contents = found.words_a.view(np.uint8)
+    steps = [
+        step
+        for step in found.steps_of(0).tolist()
+        if found.instructions[int(found.step_pc[step])]["text"].startswith("ldmatrix")
+    ]
+    for step in steps[:3]:
+        for register in found.instructions[int(found.step_pc[step])]["writes"]:
+            for lane, byte in ((0, 0), (5, 2), (6, 1), (31, 3)):
+                address = loaded_from(found, history, step, register, lane, byte)
+                value = int(history.result(register, step)[lane]) >> 8 * byte & 0xFF
+                assert value == contents[address - a["address"]]
+                checked += 1
+    assert checked >= 24

@@ -85,3 +85,9 @@ def test_words_of_a_notebooks_table_are_words():
         Tags(html_table([(f"cell{mark}", 1)], (f"head{mark}", "b"))) for mark in (HOSTILE, HARMLESS)
     ]
     assert tables[0].tags == tables[1].tags and f"cell{HOSTILE}" in tables[0].said
+
+
+def test_control_characters_are_shown_in_html_too():
+    document = html_view.render(marked(full(), "\x1b]0;owned\x07\u202e\ud800", {}))
+    assert "\\x1b]0;owned\\x07\\u202e\\ud800" in document
+    assert all(each.isprintable() or each in "\n\t" for each in document)

@@ -40,18 +40,7 @@ def page(data: dict) -> Page:
         if data["measured"]
         else f"counted on the PTX machine, modelled for {device['name']}"
     )
-    sections = (
-        summary(data),
-        launch(data),
-        blocks(data),
-        memory(data),
-        warp(data),
-        transactions(data),
-        packing(data),
-        tensor(data),
-        timeline(data),
-        state(data),
-    )
+    sections = tuple(make(data) for make in SECTIONS.values())
     return Page(f"Profile of {data['kernel']}", sections, f"{size}; {where}")
 
 
@@ -391,3 +380,17 @@ def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
             Table((*heads, "2 - 1"), times, title="Where the time goes, us"),
         ),
     )
+
+
+SECTIONS = {
+    "summary": summary,
+    "launch": launch,
+    "blocks": blocks,
+    "memory": memory,
+    "warp": warp,
+    "transactions": transactions,
+    "packing": packing,
+    "tensor": tensor,
+    "timeline": timeline,
+    "device": state,
+}

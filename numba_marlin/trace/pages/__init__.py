@@ -20,6 +20,7 @@ from numba_marlin.trace.pages import (
 from numba_marlin.trace.pages.choice import Choice
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import Page, Section
+from numba_marlin.wording import did_you_mean
 
 __all__ = ["SECTIONS", "Choice", "check_keys", "page"]
 
@@ -42,7 +43,9 @@ def check_keys(keys: tuple[str, ...]) -> None:
     """Raise ValueError for a key that is not in ``SECTIONS``."""
     for key in keys:
         if key not in SECTIONS:
-            raise ValueError(f"phase {key!r} must be one of {', '.join(SECTIONS)}")
+            raise ValueError(
+                f"phase {key!r} must be one of {', '.join(SECTIONS)}{did_you_mean(key, SECTIONS)}"
+            )
 
 
 def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) -> Page:
