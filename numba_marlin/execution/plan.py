@@ -248,5 +248,8 @@ def _built(definition, config, target: str, compiler: str, problem):
     log.info("compiling %s%s; numba_marlin.warmup compiles ahead of the first call", what, why)
     start = time.perf_counter()
     compiled = compiler_room.build(definition, config, target=target, compiler=compiler)
-    log.info("compiled %s in %.1f s", what, time.perf_counter() - start)
+    if compiled.shipped:
+        log.info("%s came with the package: no compiler is installed", what)
+    else:
+        log.info("compiled %s in %.1f s", what, time.perf_counter() - start)
     return compiled
