@@ -148,7 +148,5 @@ def test_the_problem_of_a_weight_has_its_types():
     )
     assert problem.has_zeros and not Problem(5, 64, 64).has_zeros
     text = str(explain(5, 72, 256, 32, bits=8, zeros="float16", dtype="bfloat16", bias=True))
-    assert (
-        "8-bit weights, groups of 32, zero points (float16), a bias; bfloat16, scales float16"
-        in text
-    )
+    said = "8-bit weights, groups of 32, zero points (float16), a bias; bfloat16, scales float16"
+    assert said in " ".join(text.split())

@@ -42,9 +42,9 @@ def no_compiler(tmp_path, monkeypatch):
 
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path / "kernels"))
     monkeypatch.setattr(default_compiler, "language", missing)
-    plan.compiled_kernel.cache_clear()
+    plan.held.cache_clear()
     yield
-    plan.compiled_kernel.cache_clear()
+    plan.held.cache_clear()
 
 
 @pytest.fixture(scope="module")

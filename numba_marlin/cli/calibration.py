@@ -119,6 +119,11 @@ def _from_inputs(path: Path, shapes: dict[str, tuple[int, int]]) -> Hessians:
                 f" {', '.join(missing[:20])}; it contains {', '.join(list(inputs)[:20])}"
             )
 
+    for name, (k, _) in shapes.items():
+        if tuple(inputs[name].shape)[-1:] != (k,):
+            shape = tuple(inputs[name].shape)
+            raise ValueError(f"{name}: calibration: x.shape={shape} must end in k={k}")
+
     def shared(name: str, k: int) -> Shared:
         def of_layer() -> Hessian:
             try:

@@ -20,6 +20,7 @@ and renamed when it is complete. Memory holds one float matrix, its codes and it
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,8 @@ def execute(args, report) -> bool:
                 raise ValueError(f"--{name.replace('_', '-')} is for --method gptq")
     elif args.calib is None and args.hessians is None:
         raise ValueError("--method gptq needs --calib FILE: inputs of the layer (or --hessians)")
+    if args.damping is not None and not 0 <= args.damping < math.inf:
+        raise ValueError(f"--damping {args.damping} must be a finite number, 0 or more")
     if Path(args.target).exists():
         raise ValueError(
             f"{args.target} exists: a checkpoint is never overwritten; remove it or choose another"

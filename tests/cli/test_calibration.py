@@ -211,7 +211,6 @@ def test_hessians_are_not_written_to_the_target(capsys, files, tmp_path, target)
             "'gtpq' must be one of rtn, mse, gptq, nvfp4, mxfp4, once; did",
         ),
         (["--methods", "rtn,rtn"], "'rtn' must be one of rtn, mse, gptq, nvfp4, mxfp4, once"),
-        (["--methods", ""], "'' must be one of"),
         (["--methods", "rtn", "--damping", 0.1], "--damping is for gptq, add it to --methods"),
         (["--methods", "nvfp4", "--bits", 8], "--bits is for rtn, mse, gptq"),
         (["--methods", "mxfp4", "--asymmetric"], "--asymmetric is for rtn, mse, gptq"),

@@ -118,7 +118,7 @@ def test_rows_are_numbers_and_ranges():
         (["--m", "1-65536,70000"], "m must have at most 65536 values"),
         (["--m", "1-40000"], "2 different problems and 40000 values of m must be at most 65536"),
         (["--m", "x"], "--m x must be numbers and ranges with commas"),
-        (["--m", ""], "--m  must be numbers and ranges"),
+        (["--m", ""], "--m: must not be empty"),
         (["--m", "1-2-3"], "--m 1-2-3 must be numbers"),
         (["--m", "-1"], "must be numbers and ranges"),
         (["--device", "H20"], "device='H20' is not one of"),
