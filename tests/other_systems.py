@@ -20,8 +20,8 @@ import sys
 NO_COMPILER = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "nvidia", "torch"}
 # Loaded before: they ask for the system while they are loaded.
 _BEFORE = (
-    "argparse concurrent.futures ctypes dataclasses importlib.metadata importlib.resources inspect"
-    " json logging multiprocessing numpy.random pathlib platform rich.console rich.table"
+    "argparse concurrent.futures ctypes dataclasses importlib.metadata importlib.resources"
+    " inspect json logging multiprocessing numpy.random pathlib platform rich.console rich.table"
     " safetensors scipy.linalg shutil subprocess tempfile zipfile"
 ).split()
 _POSIX_MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
@@ -62,6 +62,9 @@ def become(system):
         importlib.import_module(name)
     sys.platform = system
     if system == "darwin":
+        sys.platform = "linux"
+        importlib.import_module("ctypes.util")  # on macOS it needs a module that Debian leaves out
+        sys.platform = system
         _without(os, _NOT_ON_MACOS)
         return
     os.name = "nt"

@@ -21,9 +21,7 @@ SETTINGS = (ROOT / "setup.cfg").read_text(encoding="utf-8")
 WORDS = ("no", "one", "two", "three", "four", "five")
 CLAIMS, CASES = {}, []
 # What has a digit and states nothing: names of things.
-NAMES = (
-    r"4-bit|INT4|NVFP4|MXFP4|MXFP8|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024"
-)
+NAMES = r"4-bit|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024"
 
 
 def prose():

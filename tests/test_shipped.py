@@ -23,6 +23,7 @@ from numba_marlin import data
 from numba_marlin.cli import run as run_verb
 from numba_marlin.compiler import MissingCompiler, build, builder, cache, shipped
 from numba_marlin.compiler import numba_cuda as default_compiler
+from numba_marlin.execution import driver
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.language.plain import GroupScales
 from tests.cli.verbs import run, run_json
@@ -42,9 +43,14 @@ def no_compiler(tmp_path, monkeypatch):
 
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path / "kernels"))
     monkeypatch.setattr(default_compiler, "language", missing)
+    monkeypatch.setattr(driver, "probe", no_gpu)
     plan.held.cache_clear()
     yield
     plan.held.cache_clear()
+
+
+def no_gpu():
+    return driver.Probe(False, "no NVIDIA driver on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,7 @@ def script():
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.setattr(driver, "probe", no_gpu)  # what is known already
         spec.loader.exec_module(module)
         yield module
 

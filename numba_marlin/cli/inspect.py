@@ -139,7 +139,7 @@ def _read(checkpoint, rows: list[dict], target) -> list[tuple[str, str]]:
     from numba_marlin.cli.progress import bar
 
     problems, done, total = [], 0, sum(row["bytes"] for row in rows)
-    with bar("reading", "bytes") as advance:
+    with bar("reading", "bytes", least=1.0) as advance:
         for row in rows:
             advance(done, total, row["name"])
             try:

@@ -26,11 +26,15 @@ _bars: list = []  # on the terminal now
 
 
 @contextlib.contextmanager
-def bar(what: str, unit: str = "") -> Iterator[Callable]:
+def bar(what: str, unit: str = "", least: float = 0.0) -> Iterator[Callable]:
     """Show that ``what`` is in progress. Gives a function of (done, total or None, name of what is
-    being done); unit: of done and total, such as "bytes"."""
-    terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    with (_drawn if terminal else _reported)(printable(what), unit) as advance:
+    being done); unit: of done and total, such as "bytes". least: seconds below which nobody waits,
+    and where there is no terminal nothing is said."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        shown = _drawn(printable(what), unit)
+    else:
+        shown = _reported(printable(what), unit, least)
+    with shown as advance:
         yield advance
 
 
@@ -91,7 +95,7 @@ def _line(what: str, amount: str, name: str, width: int) -> str:
 
 
 @contextlib.contextmanager
-def _reported(what: str, unit: str) -> Iterator[Callable]:
+def _reported(what: str, unit: str, least: float) -> Iterator[Callable]:
     start = line = time.monotonic()
     reached = 0.0
 
@@ -107,6 +111,8 @@ def _reported(what: str, unit: str) -> Iterator[Callable]:
         print(text + (f": {printable(name)}" if name else ""), file=sys.stderr, flush=True)
 
     yield advance
+    if time.monotonic() - start < least:
+        return
     taken = duration(time.monotonic() - start)
     text = f"{_amount(reached, None, unit)} in {taken}" if reached else taken
     print(f"{what}: {text}", file=sys.stderr, flush=True)

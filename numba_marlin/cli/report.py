@@ -124,7 +124,9 @@ def check_output(path: str | None, suffixes: tuple[str, ...], option: str = "--o
     if not target.parent.is_dir():
         raise ValueError(f"{option} {path}: there is no directory {target.parent}")
     try:  # permissions tell less: root has them all, and some file systems take no file
-        tempfile.TemporaryFile(dir=target.parent).close()
+        handle, name = tempfile.mkstemp(dir=target.parent)
+        os.close(handle)
+        os.unlink(name)
     except OSError as error:
         raise ValueError(
             f"{option} {path}: directory {target.parent} must be writable ({error.strerror})"

@@ -122,7 +122,8 @@ def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
     def refuse(dir):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # for root every directory is writable
+    # for root every directory is writable
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
     code, out, err = run(capsys, "run", "--save", tmp_path / "y.npy")
     assert code == 2 and out == "" and "must be writable" in err and not any(tmp_path.iterdir())
 

@@ -1,0 +1,37 @@
+"""Contract under test: the README's examples in torch run as they stand. Skipped without torch."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+nmt = pytest.importorskip("numba_marlin.torch")
+
+TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"<!-- with torch -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.mark.thorough
+def test_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)
+    model = torch.nn.Sequential(*layers)
+    names = {
+        "torch": torch,
+        "model": model,
+        "batches": [torch.randn(64, 128) for _ in range(2)],
+        "device": "cpu",
+        "x": torch.randn(2, 128).half(),
+    }
+    (calibrated, compiled), found = EXAMPLES, []
+    for example in (calibrated, compiled):
+        own = dict(names)
+        exec("import numba_marlin as nm\n" + example, own)
+        found.append(own)
+    assert set(found[0]["hessians"]) == {"0", "2"} and "gptq" in capsys.readouterr().out
+    assert all(isinstance(model[i], nmt.Linear) for i in (0, 2))
+    y = found[1]["y"].detach().float().numpy()
+    assert y.shape == (2, 64) and np.isfinite(y).all() and y.std() > 0
