@@ -48,9 +48,11 @@ def shard(
     in this order once, before it is packed (codes[:, p.permutation], scales and zeros alike);
     then each rank computes just the columns of x that it needs.
 
-    TypeError or ValueError, naming the value and the rule, for anything else.
+    Parts are on the host, wherever p is. TypeError or ValueError, naming the value and the rule,
+    for anything else.
     """
     check_packed(p)
+    p = p.to("cpu")
     name = _dim(dim)
     rank, world = _integer("rank", rank), _integer("world", world)
     if world < 1:
@@ -190,4 +192,4 @@ def _parts(parts: object) -> tuple:
             raise TypeError(
                 f"parts[{number}] is a {type(each).__name__}, must be packed: pass nm.pack(it)"
             )
-    return found
+    return tuple(each.to("cpu") for each in found)

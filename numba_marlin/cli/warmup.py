@@ -3,9 +3,6 @@ needs it. Of the checkpoint, headers and zero points are read; no GPU is needed.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-
 HELP = "compile ahead, in parallel, the kernels that a checkpoint's layers will need"
 EXAMPLES = """  numba-marlin warmup llama-gptq/
   numba-marlin warmup llama-gptq/ --m 1,8,16-64 --device H200 --processes 8
@@ -53,6 +50,7 @@ def execute(args, report) -> bool:
     from numba_marlin.api.warmup import check_processes, choose
     from numba_marlin.checkpoints import load_checkpoint
     from numba_marlin.cli.inspect import each_once
+    from numba_marlin.cli.progress import bar
     from numba_marlin.execution.warmup import compile_missing
 
     rows = rows_of(args.m)
@@ -64,7 +62,7 @@ def execute(args, report) -> bool:
         )
     report.row("layers", f"{len(checkpoint)} in {args.source}; m = {args.m}")
     report.row("device", choice.device)
-    with progress_bar("compiling") as progress:
+    with bar("compiling", "kernels") as progress:
         done = compile_missing(choice, args.processes, progress)
     report.data = {"path": str(args.source)} | done.to_dict()
     if done.kernels and not report.as_json:
@@ -127,21 +125,3 @@ def _print_table(kernels) -> None:
 
 def _shape(problem) -> str:
     return f"{problem.k} x {problem.n}{', bias' if problem.bias else ''}"
-
-
-@contextlib.contextmanager
-def progress_bar(what: str):
-    """Return a function of (done, total, name) that draws a bar on stderr if that is a terminal,
-    and otherwise prints a line for each."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, name: print(
-            f"{what} {done} of {total} {name}".rstrip(), file=sys.stderr, flush=True
-        )
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(what, *columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total, name: bar.update(task, completed=done, total=total)

@@ -268,3 +268,12 @@ def test_fp4_weights_that_differ_are_not_put_side_by_side(change, dtype, message
     assert isinstance(weight, BlockWeight)
     with pytest.raises(ValueError, match=message):
         nm.concat([FP4, nm.pack(replace(weight, **change), dtype=dtype)])
+
+
+def test_a_weight_of_another_librarys_arrays_is_cut_and_joined_too():
+    torch = pytest.importorskip("torch")
+    p = nm.pack(nm.quantize(np.random.default_rng(0).standard_normal((64, 128)), group_size=32))
+    q = p.to("cpu", "torch")
+    assert isinstance(q.qweight, torch.Tensor)
+    parts = [nm.shard(q, rank, 2, "n") for rank in range(2)]
+    assert np.array_equal(nm.concat(parts).qweight, p.qweight)
