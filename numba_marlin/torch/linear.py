@@ -31,7 +31,8 @@ class Linear(nn.Module):
         self._hold(weight)
         if bias is not None and tuple(bias.shape) != (weight.n,):
             raise ValueError(f"bias.shape={tuple(bias.shape)} must be (n,)=({weight.n},)")
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        held = None if bias is None else nn.Parameter(bias.detach().clone())
+        self.register_parameter("bias", held)
 
     def _hold(self, weight: PackedWeight | PackedBlocks) -> None:
         self.signature = operators.signature_of(weight)
@@ -78,9 +79,17 @@ class Linear(nn.Module):
         kind = x.device.type
         if torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
-        bias = self.bias
+        bias = self._parameters["bias"]
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
+        if _is_plain_call(x, bias):
+            # the same product as below, without the dispatcher's 10 us
+            rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+            if rows.shape[0]:
+                product = nm.matmul(
+                    rows, self._cached(), bias=bias, batch_invariant=self.batch_invariant
+                )
+                return product if x.dim() == 2 else product.reshape(*x.shape[:-1], -1)
         y = torch.ops.numba_marlin.matmul(
             x.reshape(-1, self.in_features),
             self.qweight,
@@ -94,8 +103,20 @@ class Linear(nn.Module):
         )
         return y.reshape(*x.shape[:-1], self.out_features)
 
+    def _cached(self) -> PackedWeight | PackedBlocks:
+        """``weight``, made anew only where a buffer is another tensor than before."""
+        held, buffers = self.__dict__.get("_made_of"), self._buffers
+        now = [buffers[name] for name in operators.ARRAYS]
+        if held is None or any(one is not other for one, other in zip(held[0], now)):
+            held = self.__dict__["_made_of"] = now, self.weight
+        return held[1]
+
+    def __getstate__(self) -> dict:
+        return {name: each for name, each in self.__dict__.items() if name != "_made_of"}
+
     def _apply(self, fn, recurse=True):
         """Move the buffers, but change no type: ``half()`` would round bfloat16 scales."""
+        self.__dict__.pop("_made_of", None)
 
         def moved(tensor):
             found = fn(tensor)
@@ -122,3 +143,20 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         said = repr(self.weight)
         return f"{said[1:-1]}{'' if self.bias is None else ', bias'}"
+
+
+def _is_plain_call(x: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing but the result is wanted of a product on a GPU: no gradient, no trace, no
+    transform, none of which sees a call that does not go through torch's dispatcher."""
+    return (
+        type(x) is Tensor
+        and x.is_cuda
+        and not torch.compiler.is_compiling()
+        and not (
+            torch.is_grad_enabled()
+            and (x.requires_grad or (bias is not None and bias.requires_grad))
+        )
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )

@@ -27,7 +27,7 @@ def quantize_(
     method, options: as of ``numba_marlin.quantize`` (bits, group_size, symmetric, format ...).
     skip: names of modules that stay, patterns of ``fnmatch`` over the whole name, or over its last
         part. A layer whose parent reads its ``weight`` itself must be among them.
-    hessians: {name of a layer: Hessian}, for method="gptq" (``numba_marlin.calibrate``).
+    hessians: {name of a layer: Hessian}, for method="gptq": what ``numba_marlin.calibrate`` gives.
     progress: called with (layers done, all, name) after each layer.
 
     A weight that several modules share is quantised once. Raises ValueError, which names the layer
@@ -54,7 +54,7 @@ def quantize_(
         if layer not in made and layer.weight in first_of:
             made[layer] = Linear.from_packed(first_of[layer.weight].weight, layer.bias)
         elif layer not in made:
-            more = {} if hessians is None else {"hessian": _hessian_of(name, hessians)}
+            more = {} if hessians is None else {"calibration": _hessian_of(name, hessians)}
             try:
                 made[layer] = Linear.from_linear(layer, method=method, **more, **options)
             except (ValueError, TypeError) as error:

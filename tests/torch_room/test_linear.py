@@ -155,6 +155,16 @@ def test_a_layer_that_cannot_be_packed_leaves_the_model_as_it_was(spoil, message
     assert before.keys() == after.keys() and all(before[name] is after[name] for name in before)
 
 
+def test_gptq_takes_the_hessians_of_calibrate():
+    net = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64))
+    batches = [torch.randn(128, 64) @ torch.randn(64, 64) for _ in range(2)]
+    plain = nmt.quantize_(copy.deepcopy(net), **OPTIONS)
+    hessians = nm.calibrate(net, batches)
+    fitted = nmt.quantize_(copy.deepcopy(net), method="gptq", hessians=hessians, **OPTIONS)
+    error = [float((each(batches[0]) - net(batches[0])).norm()) for each in (fitted, plain)]
+    assert error[0] < error[1]
+
+
 def test_nothing_to_quantise_is_said():
     with pytest.raises(ValueError, match="has no torch.nn.Linear beyond skip"):
         nmt.quantize_(nn.Sequential(nn.ReLU()))

@@ -133,6 +133,51 @@ def test_compiled_for_lower_overhead():
             assert torch.allclose(compiled(x), net(x), rtol=1e-2, atol=1e-2)
 
 
+def test_a_call_beside_the_dispatcher_is_the_operators():
+    """The way of a call without gradients: same bits, and other memory of the weight is noticed."""
+    for kind in KINDS:
+        layer = nmt.Linear.from_packed(weight(kind).to("cuda", "torch"), torch.ones(N))
+        layer = layer.cuda().half()
+        for shape in ((3, K), (2, 5, K), (0, K), (1, 0, K)):
+            x = torch.randn(shape, device="cuda").half()
+            through = layer(x.clone().requires_grad_())
+            with torch.no_grad():
+                for _ in range(2):
+                    y = layer(x)
+                    assert torch.equal(y, through) and y.shape == (*shape[:-1], N), (kind, shape)
+    x = x_of()
+    layer = nmt.Linear.from_packed(weight().to("cuda", "torch"))
+    with torch.no_grad():
+        layer(x)
+        layer.load_state_dict(nmt.Linear.from_packed(weight(seed=8)).state_dict())
+        assert torch.equal(layer(x), nm.matmul(x, weight(seed=8)))
+        layer.qweight = weight(seed=9).to("cuda", "torch").qweight
+        layer.scales = weight(seed=9).to("cuda", "torch").scales
+        assert torch.equal(layer(x), nm.matmul(x, weight(seed=9)))
+        other = copy.deepcopy(layer)
+        other.qweight.zero_()
+        assert torch.equal(layer(x), nm.matmul(x, weight(seed=9)))
+        before = torch.cuda.memory_allocated()
+        layer.cpu()
+        other.cpu()
+        assert torch.cuda.memory_allocated() < before
+
+
+def test_transforms_see_the_product():
+    from torch.func import vmap
+
+    layer = nmt.Linear.from_packed(weight().to("cuda", "torch"))
+    with torch.no_grad():
+        x = torch.randn(4, 3, K, device="cuda").half()
+        assert torch.equal(torch.stack([layer(each) for each in x]), layer(x))
+        try:
+            found = vmap(layer)(x)
+        except RuntimeError as error:  # no batching rule: said, and nothing wrong is computed
+            assert "vmap" in str(error) or "Batching" in str(error)
+        else:
+            assert torch.equal(found, layer(x))
+
+
 def test_autocast_multiplies_in_16_bits():
     layer = nmt.Linear.from_linear(nn.Linear(K, N), group_size=128).cuda()
     x = torch.randn(2, K, device="cuda")
