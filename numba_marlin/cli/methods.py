@@ -34,6 +34,7 @@ def execute(args, report) -> bool:
     from numba_marlin.calibration import MethodComparison, compare_methods
     from numba_marlin.cli.calibration import hessians
     from numba_marlin.cli.float_source import float_source
+    from numba_marlin.cli.progress import bar
 
     methods = _methods(args)
     if args.calib is None and args.hessians is None:
@@ -43,11 +44,13 @@ def execute(args, report) -> bool:
     source = float_source(args, report)
     found = hessians(args, report, source)
     errors, shapes = {}, {}
-    for number, name in enumerate(source.layers, 1):
-        with report.step(f"[{number}/{len(source.layers)}] {name}: {', '.join(methods)}"):
+    with bar("comparing", "layers") as advance:
+        for number, name in enumerate(source.layers):
+            advance(number, len(source.layers), name)
             one = compare_methods({name: source.layers[name]}, found, methods)
-        errors |= one.errors
-        shapes |= one.shapes
+            errors |= one.errors
+            shapes |= one.shapes
+        advance(len(source.layers), len(source.layers), "")
     table = MethodComparison(errors, shapes)
     report.text("error of the outputs, |x (Q - W)| / |x W|:")
     report.text(str(table))
