@@ -188,18 +188,19 @@ class Glue:
     name: str
     norm: Callable
     add_norm: Callable
+    turned: Callable
     turn_and_keep: Callable
     gated: Callable
 
 
-PLAIN = Glue("plain", norm, add_norm, turn_and_keep, gated)
+FUNCTIONS = (norm, add_norm, turned, turn_and_keep, gated)
+PLAIN = Glue("plain", *FUNCTIONS)
 
 
 def compiled_glue() -> Glue:
     torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
     torch._dynamo.config.accumulated_recompile_limit = 1024
-    made = (torch.compile(each, dynamic=False) for each in (norm, add_norm, turn_and_keep, gated))
-    return Glue("compiled", *made)
+    return Glue("compiled", *(torch.compile(each, dynamic=False) for each in FUNCTIONS))
 
 
 def attend(q: Tensor, kept: Tensor) -> Tensor:
@@ -277,7 +278,7 @@ class Decoder(nn.Module):
         cos, sin = self.cos[:length], self.sin[:length]
 
         def attention(qkv: Tensor, layer: int) -> Tensor:
-            qk = turned(qkv[:, : heads + kv], cos, sin)
+            qk = self.glue.turned(qkv[:, : heads + kv], cos, sin)
             k, v = qk[:, heads:], qkv[:, heads + kv :]
             kept = cache[layer]
             kept[0, :length, :kv], kept[0, :length, kv:] = k, v

@@ -23,6 +23,7 @@ from numba_marlin.torch import operators
 
 CHUNK = 200  # calls between two synchronisations: fewer than the device's queue holds
 READ_SIZE = 16 << 20
+DENSE = ("torch.matmul", "nn.Linear")
 
 
 def calls_of(k: int, n: int, device: str) -> dict:
@@ -67,7 +68,7 @@ def host(options, rows) -> None:
                 "n": n,
                 "k": k,
                 "group_size": GROUP,
-                "kernel": "cublas" if name in ("torch.matmul", "nn.Linear") else "decode",
+                "kernel": "cublas" if name in DENSE else options.chosen(k, n, 1),
                 "calls": options.calls,
                 **clock.spread(each),
             }

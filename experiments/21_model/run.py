@@ -97,7 +97,8 @@ def shapes(options) -> list:
 
 
 def rows_of(options, shape) -> list[int]:
-    more = {min(options.tokens, 256), options.tokens} if shape is options.shape else set()
+    """The rows of x that its products have; ``dequantize`` multiplies 1024 at a time."""
+    more = {min(options.tokens, 256), options.tokens, 1024} if shape is options.shape else set()
     return sorted({*options.batches, 1, *more})
 
 
@@ -109,14 +110,20 @@ def problems(shape) -> dict[str, WeightProblem]:
 
 def kernel_names(options) -> dict[str, dict[str, str]]:
     """{"shape/ranks/m": {layer: kernel}}; on the CPU, what an H200 would run."""
-    device, found = None if options.device == "cuda" else "H200", {}
-    for shape in shapes(options):
-        for m in rows_of(options, shape):
-            found[f"{shape.name}/{shape.world}/{m}"] = {
-                name: choose([problem], [m], device).kernels[0].job.kernel
-                for name, problem in problems(shape).items()
-            }
-    return found
+    return {
+        f"{shape.name}/{shape.world}/{m}": {
+            name: chosen(options, problem.k, problem.n, m)
+            for name, problem in problems(shape).items()
+        }
+        for shape in shapes(options)
+        for m in rows_of(options, shape)
+    }
+
+
+def chosen(options, k: int, n: int, m: int) -> str:
+    device = None if options.device == "cuda" else "H200"
+    problem = WeightProblem(m=m, n=n, k=k, group_size=GROUP)
+    return choose([problem], None, device).kernels[0].job.kernel
 
 
 def warm(options) -> None:
@@ -134,7 +141,7 @@ def main(arguments=None) -> None:
     options = parsed(arguments)
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # one attention kernel for all contenders
+    whole.same_attention()
     on_gpu = options.device == "cuda"
     name = torch.cuda.get_device_name() if on_gpu else cpu_model()
     if options.tiny and options.out == HERE:
@@ -144,6 +151,7 @@ def main(arguments=None) -> None:
     options.watch = ClockWatch() if on_gpu else NoWatch()
     options.kernel_names = kernel_names(options)
     options.kernels = lambda shape, m: options.kernel_names.get(f"{shape.name}/{shape.world}/{m}")
+    options.chosen, options.failures = lambda k, n, m: chosen(options, k, n, m), []
     print(f"{name}; rows go to {rows.path}", flush=True)
     made = None
     for part in options.parts:
@@ -161,6 +169,8 @@ def main(arguments=None) -> None:
             act = {"check": whole.check, "host": host.host, "load": host.load}
             (act | {"seventy": seventy.seventy})[part](options, rows)
         print(f"{part} took {time.perf_counter() - start:.1f} s", flush=True)
+    if options.failures:
+        raise SystemExit("wrong: " + "; ".join(options.failures))
 
 
 class NoWatch:
