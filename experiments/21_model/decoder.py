@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from sizes import GROUP, Shape
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,57 +28,7 @@ import numba_marlin as nm
 import numba_marlin.torch as nmt
 from numba_marlin.formats.marlin import packed_columns
 
-GROUP = 128
 CODE_DEVIATION = math.sqrt((16**2 - 1) / 12)  # of codes that are uniform in 0 .. 15
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a decoder. world: over how many ranks its heads and its mlp are divided."""
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    mlp: int
-    vocabulary: int
-    world: int = 1
-
-    @property
-    def head(self) -> int:
-        return self.hidden // self.heads
-
-    def on(self, world: int) -> Shape:
-        """One rank's part of it."""
-        return replace(self, world=world)
-
-    @property
-    def own_heads(self) -> int:
-        return self.heads // self.world
-
-    @property
-    def own_kv_heads(self) -> int:
-        return self.kv_heads // self.world
-
-    def linears(self) -> dict[str, tuple[int, int]]:
-        """{layer of a block: (k, n)}, of one rank"""
-        width = self.own_heads * self.head
-        return {
-            "qkv": (self.hidden, width + 2 * self.own_kv_heads * self.head),
-            "o": (width, self.hidden),
-            "gate_up": (self.hidden, 2 * self.mlp // self.world),
-            "down": (self.mlp // self.world, self.hidden),
-        }
-
-    def output(self) -> tuple[int, int]:
-        """(k, n) of the layer of logits, of one rank"""
-        return self.hidden, self.vocabulary // self.world
-
-
-LLAMA_8B = Shape("8B", 32, 4096, 32, 8, 14336, 128256)
-LLAMA_70B = Shape("70B", 80, 8192, 64, 8, 28672, 128256)
-TINY = Shape("tiny", 2, 256, 4, 2, 512, 512)
 
 
 @dataclass(frozen=True)
@@ -103,9 +54,7 @@ def four_bit(k: int, n: int, place: Place) -> nn.Module:
 
 def random_packed(k: int, n: int, device: str) -> nm.PackedWeight:
     columns = packed_columns(n)
-    words = torch.randint(
-        -(2**31), 2**31, (k // 16, 2 * columns), dtype=torch.int32, device=device
-    )
+    words = torch.randint(-(2**31), 2**31, (k // 16, 2 * columns), dtype=torch.int32, device=device)
     scales = torch.rand((k // GROUP, columns), device=device) + 0.5
     scales = (scales / (CODE_DEVIATION * k**0.5)).half()
     return nm.PackedWeight("marlin", words, scales, 4, GROUP, k, n)
@@ -121,9 +70,7 @@ class TorchInt4(nn.Module):
         super().__init__()
         tiles = self.TILES
         shape = (n // 8, k // (tiles * 16), 32, tiles // 2)
-        self.words = torch.randint(
-            -(2**31), 2**31, shape, dtype=torch.int32, device=place.device
-        )
+        self.words = torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, device=place.device)
         scales = (torch.rand((k // GROUP, n, 1), device=place.device) + 0.5) / (
             CODE_DEVIATION * k**0.5
         )
@@ -162,9 +109,7 @@ def turned(qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return qk * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-def turn_and_keep(
-    qkv: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, position: Tensor
-) -> Tensor:
+def turn_and_keep(qkv: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, position: Tensor) -> Tensor:
     """Turn q and k, write k and v of one token a sequence into a layer's cache; return q.
     qkv [batch, heads + 2 kv, head], kept [batch, length, 2 kv, head]."""
     kv = kept.shape[2] // 2

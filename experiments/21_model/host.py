@@ -11,13 +11,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import clock
 import numpy as np
 import torch
+from decoder import Place, half, random_packed
+from sizes import GROUP
 
-import clock
 import numba_marlin as nm
 import numba_marlin.torch as nmt
-from decoder import GROUP, Place, half, random_packed
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from numba_marlin.torch import operators
 

@@ -37,9 +37,7 @@ def linear(k: int, n: int, m: int, kind: str) -> Prediction:
     work = 2 * m * n * k / MATRIX
     if kind == "fp16":
         nbytes = 2 * k * n + other
-        return Prediction(
-            max(nbytes / READ, work), max(nbytes / CUBLAS_READ, work) + CUBLAS_FIXED
-        )
+        return Prediction(max(nbytes / READ, work), max(nbytes / CUBLAS_READ, work) + CUBLAS_FIXED)
     floor = max((k * n * BITS / 8 + other) / READ, work)
     factor, fixed = OURS.get(m, (1.02, 5.5e-6))
     return Prediction(floor, factor * floor + fixed)

@@ -22,13 +22,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import torch
-
 import clock
 import host
 import seventy
+import torch
 import whole
-from decoder import GROUP, LLAMA_8B, LLAMA_70B, TINY
+from sizes import GROUP, LLAMA_8B, LLAMA_70B, TINY
+
 from numba_marlin.api.warmup import choose, warmup
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.environment import cpu_model, describe
@@ -70,7 +70,9 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--no-peers", dest="peers", action="store_false", help="without torch's own INT4")
     listed("--layers", type=int, help="of the 8B shape, for a try; default: all")
     listed("--calls", type=int, default=3000, help="eager calls in a round")
-    listed("--where", help="directory of the checkpoints; default: the system's for temporary files")
+    listed(
+        "--where", help="directory of the checkpoints; default: the system's for temporary files"
+    )
     listed("--load-layers", type=int, default=4)
     listed("--load-rounds", type=int, default=3)
     listed("--threads", type=int, default=8, help="layers that are loaded at once")
@@ -105,7 +107,9 @@ def rows_of(options, shape) -> list[int]:
 def problems(shape) -> dict[str, WeightProblem]:
     """{layer: its product, of one row}"""
     linears = {**shape.linears(), "head": shape.output()}
-    return {name: WeightProblem(m=1, n=n, k=k, group_size=GROUP) for name, (k, n) in linears.items()}
+    return {
+        name: WeightProblem(m=1, n=n, k=k, group_size=GROUP) for name, (k, n) in linears.items()
+    }
 
 
 def kernel_names(options) -> dict[str, dict[str, str]]:

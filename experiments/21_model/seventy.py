@@ -19,27 +19,26 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import clock
+import prediction
 import torch
 import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
-
-import clock
-import numba_marlin as nm
-import numba_marlin.torch as nmt
-import prediction
 import whole
 from decoder import (
-    GROUP,
     PLAIN,
     Block,
     Decoder,
     Place,
-    Shape,
     compiled_glue,
     four_bit,
     half,
     random_decoder,
 )
+from sizes import GROUP, Shape
+
+import numba_marlin as nm
+import numba_marlin.torch as nmt
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.timing import interleave
 
@@ -207,9 +206,7 @@ def add_rows(options, rows, batch: int, glue: str, times: dict, ranks: int) -> N
         expected = (
             prediction.step(shape, batch, options.context, kind)
             if world == 1
-            else prediction.divided(
-                local, batch, options.context, kind, where.rpartition(", ")[2]
-            )
+            else prediction.divided(local, batch, options.context, kind, where.rpartition(", ")[2])
         )
         row["floor_us"] = round(expected.floor * 1e6, 1)
         row["expected_us"] = round(expected.expected * 1e6, 1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 
-import torch
-
 import clock
 import prediction
+import torch
 from decoder import (
     PLAIN,
     Decoder,
@@ -20,10 +19,11 @@ from decoder import (
     half,
     random_decoder,
 )
+
 from numba_marlin.bench.timing import interleave
 
-# Norm-wise, of logits of two layers in fp16 with a float32 twin. Between two roundings of 17 tensors
-# on the way, each of relative error 2**-11 at most, that are independent: sqrt(17) * 2**-11 = 0.002.
+# Norm-wise, of logits of two layers in fp16 with a float32 twin: 17 tensors on the way are rounded,
+# each by at most 2**-11 of itself; if independently, that adds up to sqrt(17) * 2**-11 = 0.002.
 LARGEST_ERROR = 5e-3
 FLOAT, INT = "fp16", "int4"
 FP16_HEAD, TORCH_INT4 = "int4, fp16 head", "torch int4"
@@ -37,8 +37,8 @@ def relative(found, expected) -> float:
 
 def check(options, rows) -> None:
     """Two layers: the logits against a float32 twin with dequantised weights, and a captured step
-    against the eager one, with other tokens than those it was captured with. What is wrong goes into
-    ``options.failures``."""
+    against the eager one, with other tokens than those it was captured with. What is wrong goes
+    into ``options.failures``."""
     place, shape = Place(options.device, torch.float16), options.shape
     model = random_decoder(shape, four_bit, place, layers=2)
     twin, same_type = dense_twin(model, torch.float32), dense_twin(model, torch.float16)
@@ -74,7 +74,9 @@ def report_error(options, rows, shape, what, m, context, error, plain) -> None:
         "dense_fp16_error": plain,
         "bound": LARGEST_ERROR,
     }
-    said = f"{what} m={m}: error {error:.1e}, of the same in fp16 {plain:.1e}, bound {LARGEST_ERROR}"
+    said = (
+        f"{what} m={m}: error {error:.1e}, of the same in fp16 {plain:.1e}, bound {LARGEST_ERROR}"
+    )
     rows.add(row, said)
     fail_unless(options, error < LARGEST_ERROR, said)
 
