@@ -15,6 +15,7 @@ cache, whose length is fixed: a captured step costs what a sequence of that leng
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ FUNCTIONS = (norm, add_norm, turned, turn_and_keep, gated)
 PLAIN = Glue("plain", *FUNCTIONS)
 
 
+@functools.cache
 def compiled_glue() -> Glue:
     torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
     torch._dynamo.config.accumulated_recompile_limit = 1024
@@ -163,10 +165,9 @@ def attend_causally(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """One sequence over itself. q [tokens, heads, head], k, v [tokens, kv, head]"""
     tokens, heads, size = q.shape
     repeats = heads // k.shape[1]
-    q, k, v = (each.transpose(0, 1)[None] for each in (q, k.repeat(1, repeats, 1), v))
-    found = functional.scaled_dot_product_attention(
-        q, k, v.repeat(1, repeats, 1, 1), is_causal=True
-    )
+    k, v = (each.repeat(1, repeats, 1) for each in (k, v))
+    q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
+    found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return found[0].transpose(0, 1).reshape(tokens, heads * size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -143,6 +144,7 @@ def write_gptq(directory: Path, shape, layers: int) -> int:
 
 def forget(directory: Path) -> None:
     """Drop the files from the page cache, so that the next read is the disk's."""
+    gc.collect()  # pages that a checkpoint still maps would stay
     for path in directory.glob("*.safetensors"):
         with path.open("rb") as file:
             os.fsync(file.fileno())

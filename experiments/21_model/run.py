@@ -188,6 +188,8 @@ class NoWatch:
     def clear(self):
         pass
 
+    settle = clear
+
 
 if __name__ == "__main__":
     main()

@@ -40,7 +40,6 @@ from sizes import GROUP, Shape
 import numba_marlin as nm
 import numba_marlin.torch as nmt
 from numba_marlin.bench.clocks import ClockWatch
-from numba_marlin.bench.timing import interleave
 
 DIFFERENT, APPLIED = 2, 8
 KINDS = {"fp16": half, "int4": four_bit}
@@ -126,7 +125,7 @@ def measure(options, rows, ranks: int = 1) -> None:
         for name, model in made.items():
             with whole.told(f"{name} at m={batch}"):
                 timers |= timers_of(options, model.with_glue(glue), batch, name)
-        times = interleave(timers, options.rounds, options.watch.sample)
+        times = whole.in_rounds(options, timers)
         times = {
             name: each if name[0][0] == "1 GPU" else shortest(options, each)
             for name, each in times.items()
