@@ -62,7 +62,7 @@ def one_shot(most: int, place: Place) -> Callable:
     from torch.distributed import _symmetric_memory as symmetric
 
     group = distributed.group.WORLD.group_name
-    device = torch.device(place.device, torch.cuda.current_device())
+    device = torch.device(place.device)
     buffer = symmetric.empty(most, dtype=place.dtype, device=device)
     symmetric.rendezvous(buffer, group)
     operator = torch.ops.symm_mem.one_shot_all_reduce
@@ -113,9 +113,16 @@ def timers_of(options, model: Decoder, batch: int, name: str) -> dict:
     return {(name, "block"): body, (name, "head"): head}
 
 
+def here(options) -> Place:
+    """This process's device, with its number: "cuda" alone is the first one to some."""
+    on_gpu = options.device == "cuda"
+    device = f"cuda:{torch.cuda.current_device()}" if on_gpu else options.device
+    return Place(device, torch.float16)
+
+
 def measure(options, rows, ranks: int = 1) -> None:
     """In each of ``ranks`` processes: every contender at every batch. Only rank 0 has rows."""
-    place = Place(options.device, torch.float16)
+    place = here(options)
     made = {("1 GPU", kind): each for kind, each in block_models(options.seventy, place).items()}
     if ranks > 1:
         made |= divided_models(options, place, ranks)
@@ -127,8 +134,8 @@ def measure(options, rows, ranks: int = 1) -> None:
                 timers |= timers_of(options, model.with_glue(glue), batch, name)
         times = whole.in_rounds(options, timers)
         times = {
-            name: each if name[0][0] == "1 GPU" else shortest(options, each)
-            for name, each in times.items()
+            ((where, kind), what): each if where == "1 GPU" else shortest(options, each)
+            for ((where, kind), what), each in times.items()
         }
         if rows is not None:
             add_rows(options, rows, batch, glue.name, times, ranks)
@@ -220,7 +227,7 @@ def add_rows(options, rows, batch: int, glue: str, times: dict, ranks: int) -> N
 def divided_is_right(options, rows, rank: int, ranks: int) -> None:
     """A small decoder on all ranks gives the logits that it gives on one."""
     shape = Shape("small", 2, 512, 8, 4, 1024, 512)
-    place = Place(options.device, torch.float16)
+    place = here(options)
     torch.manual_seed(0)  # the same numbers on every rank
     numbers = random_decoder(shape, half, Place("cpu", torch.float32))
     alone = quantised(numbers, shape, place, None)
@@ -312,6 +319,8 @@ def seventy(options, rows) -> None:
 def process(rank: int, ranks: int, port: int, plain: dict, where: tuple) -> None:
     """One rank."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # no sum here uses NVLink's multicast, which both libraries would set up
+    os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     path, common, names = where
     options = SimpleNamespace(**plain, failures=[])
     options.kernels = lambda shape, m: names.get(f"{shape.name}/{shape.world}/{m}")

@@ -237,13 +237,11 @@ def add_rows(options, rows, part: str, m: int, glue: str, times: dict) -> None:
             "layers": shape.layers,
             "linears": {layer: list(size) for layer, size in shape.linears().items()},
             "group_size": 128,
-            "kernel": options.kernels(shape, m) if name != FLOAT else "cublas",
+            "kernel": kernels(options, part, m, name),
             "repeats": options.repeats if part == "decode" else 1,
             **clock.spread(each),
             "clocks": clocks,
         }
-        if name == TORCH_INT4:
-            row["kernel"] = "_weight_int4pack_mm"
         row["tokens_per_s"] = round(m / row["us"] * 1e6, 1)
         if name != FLOAT and FLOAT in times:
             row |= clock.ratio(times[FLOAT], each)
@@ -252,6 +250,16 @@ def add_rows(options, rows, part: str, m: int, glue: str, times: dict) -> None:
             row["floor_us"] = round(expected.floor * 1e6, 1)
             row["expected_us"] = round(expected.expected * 1e6, 1)
         rows.add(row, sentence(row))
+
+
+def kernels(options, part: str, m: int, name: str):
+    """{layer: kernel} of a contender, or the one that it has; logits of a prefill are of a row."""
+    alone = {FLOAT: "cublas", TORCH_INT4: "_weight_int4pack_mm"}
+    if name in alone:
+        return alone[name]
+    found = dict(options.kernels(options.shape, m))
+    last = options.kernels(options.shape, m if part == "decode" else 1)["head"]
+    return found | {"head": "cublas" if name == FP16_HEAD else last}
 
 
 def predicted(part: str, shape, m: int, context: int, name: str):
