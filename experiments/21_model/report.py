@@ -99,10 +99,14 @@ def _cells(shape, m: int) -> list[str]:
 
 def results(rows) -> str:
     found = list(newest(rows).values())
-    parts = {part: [row for row in found if row["part"] == part] for part in (*TABLES, "check")}
+    names = (*TABLES, "check", "ceilings")
+    parts = {part: [row for row in found if row["part"] == part] for part in names}
     said = [make(parts[part]) for part, make in TABLES.items() if parts[part]]
     if parts["check"]:
         said.insert(0, checked(parts["check"]))
+    for row in parts["ceilings"]:
+        read, work = row["read_bytes"] / 1e12, row["matrix_flops"] / 1e12
+        said.insert(0, f"Ceilings in this run: {read:.2f} TB/s read, {work:.0f} TFLOP/s.")
     return "\n\n".join([*said, clocks(found), origin(found)])
 
 

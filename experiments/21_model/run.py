@@ -2,7 +2,7 @@
 beside the same in fp16, on one GPU (8B) and layer by layer on one and two (70B); what an eager call
 costs the host; and how fast a checkpoint gets onto the device.
 
-    python experiments/21_model/run.py --parts warmup,check,decode,prefill --out DIRECTORY
+    python experiments/21_model/run.py --parts warmup,ceilings,check,decode,prefill --out DIRECTORY
     python experiments/21_model/run.py --parts host,load --out DIRECTORY
     python experiments/21_model/run.py --parts seventy [--gpus 2] --out DIRECTORY
     python experiments/21_model/run.py --tiny               # all of it on the CPU, small, no times
@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -32,10 +33,18 @@ from sizes import GROUP, LLAMA_8B, LLAMA_70B, TINY
 from numba_marlin.api.warmup import choose, warmup
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.environment import cpu_model, describe
+from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.execution.warmup import cores
 from numba_marlin.problems import WeightProblem
 
-PARTS = ("warmup", "check", "decode", "prefill", "host", "load", "seventy")
+PARTS = ("warmup", "ceilings", "check", "decode", "prefill", "host", "load", "seventy")
+ALONE = {
+    "ceilings": whole.ceilings,
+    "check": whole.check,
+    "host": host.host,
+    "load": host.load,
+    "seventy": seventy.seventy,
+}
 BATCHES = (1, 4, 16, 64)
 
 
@@ -58,7 +67,6 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--parts", type=names(PARTS), default=list(PARTS))
     listed("--out", type=Path, default=Path(os.environ.get("OUT", HERE)))
     listed("--tiny", action="store_true", help="small shapes on the CPU: runs every part")
-    listed("--device", choices=("cuda", "cpu"), default="cuda")
     listed("--batches", type=lambda text: [int(each) for each in text.split(",")])
     listed("--context", type=int, default=256, help="tokens in a sequence's cache")
     listed("--tokens", type=int, default=2048, help="of a prefill")
@@ -77,7 +85,9 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--load-rounds", type=int, default=3)
     listed("--threads", type=int, default=8, help="layers that are loaded at once")
     options = parser.parse_args(arguments)
-    options.shape, options.seventy, options.host_size = LLAMA_8B, LLAMA_70B, (4096, 4096)
+    options.device, options.host_size = "cuda", (4096, 4096)
+    options.shape = replace(LLAMA_8B, layers=options.layers or LLAMA_8B.layers)
+    options.seventy = LLAMA_70B
     options.batches = options.batches or list(BATCHES)
     if options.tiny:
         options.device, options.shape, options.seventy = "cpu", TINY, TINY
@@ -147,6 +157,8 @@ def main(arguments=None) -> None:
     torch.set_grad_enabled(False)
     whole.same_attention()
     on_gpu = options.device == "cuda"
+    if on_gpu:
+        torch_on_gpu()  # or says what is missing
     name = torch.cuda.get_device_name() if on_gpu else cpu_model()
     if options.tiny and options.out == HERE:
         options.out = Path(tempfile.mkdtemp())  # a try is no result
@@ -165,13 +177,11 @@ def main(arguments=None) -> None:
             warm(options)
         elif part in ("decode", "prefill"):
             if made is None:
-                made = whole.models(options, options.layers, "decode" in options.parts)
+                made = whole.models(options, peers="decode" in options.parts)
             {"decode": whole.decode, "prefill": whole.prefill}[part](options, rows, made)
         else:
-            if part != "check":
-                made = None  # its memory
-            act = {"check": whole.check, "host": host.host, "load": host.load}
-            (act | {"seventy": seventy.seventy})[part](options, rows)
+            made = None  # their memory
+            ALONE[part](options, rows)
         print(f"{part} took {time.perf_counter() - start:.1f} s", flush=True)
     if options.failures:
         raise SystemExit("wrong: " + "; ".join(options.failures))

@@ -1,4 +1,4 @@
-"""The parts ``check``, ``decode`` and ``prefill``: the decoder of 8B shape on one GPU."""
+"""The parts ``ceilings``, ``check``, ``decode`` and ``prefill``: the 8B shape on one GPU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from decoder import (
     random_decoder,
 )
 
+from numba_marlin.bench.ceilings import measure as measure_ceilings
 from numba_marlin.bench.timing import interleave
 
 # Norm-wise, of logits of two layers in fp16 with a float32 twin: 17 tensors on the way are rounded,
@@ -33,6 +34,16 @@ def relative(found, expected) -> float:
     """Norm-wise error; NaN if anything is NaN."""
     difference = found.double() - expected.double()
     return float(difference.norm() / expected.double().norm())
+
+
+def ceilings(options, rows) -> None:
+    """Bytes and operations a second that this GPU reaches today."""
+    if options.device != "cuda":
+        return
+    found = measure_ceilings().to_dict()
+    read, work = found["read_bytes"] / 1e12, found["matrix_flops"] / 1e12
+    row = {"part": "ceilings", "m": None, **found}
+    rows.add(row, f"reads {read:.2f} TB/s, multiplies {work:.0f} TFLOP/s")
 
 
 def check(options, rows) -> None:
@@ -140,20 +151,20 @@ def glues(options):
 # ---- models
 
 
-def models(options, layers=None, peers=True) -> dict[str, Decoder]:
+def models(options, peers: bool) -> dict[str, Decoder]:
     """{contender: decoder}; "int4, fp16 head" shares the blocks of "int4"."""
     place = Place(options.device, torch.float16)
     start = time.perf_counter()
     found = {
-        FLOAT: random_decoder(options.shape, half, place, layers),
-        INT: random_decoder(options.shape, four_bit, place, layers),
+        FLOAT: random_decoder(options.shape, half, place),
+        INT: random_decoder(options.shape, four_bit, place),
     }
     int4 = found[INT]
     found[FP16_HEAD] = Decoder(int4.shape, int4.blocks, int4.embedding, found[FLOAT].head)
     if peers and options.peers:
         with told(TORCH_INT4):
             place = Place(options.device, torch.bfloat16)
-            made = random_decoder(options.shape, TorchInt4, place, layers)
+            made = random_decoder(options.shape, TorchInt4, place)
             made.step(*inputs(made, 1, 16))
             found[TORCH_INT4] = made
     if options.device == "cuda":
@@ -172,8 +183,7 @@ def told(name: str):
         print(f"  {name} is left out: {type(error).__name__}: {str(error)[:200]}", flush=True)
 
 
-def decode(options, rows, made=None) -> None:
-    made = made or models(options)
+def decode(options, rows, made: dict[str, Decoder]) -> None:
     for glue in glues(options):
         for batch in options.batches:
             begin = time.perf_counter()
@@ -201,8 +211,7 @@ def step_timer(options, model: Decoder, batch: int):
     )
 
 
-def prefill(options, rows, made=None) -> None:
-    made = made or models(options, peers=False)
+def prefill(options, rows, made: dict[str, Decoder]) -> None:
     for glue in glues(options):
         timers = {}
         for name in (FLOAT, INT):

@@ -205,8 +205,10 @@ def test_the_newest_row_is_set_beside_its_goal(load, tmp_path):
         step_row(1700.0, 2.75),
         step_row(4675.0, contender="fp16"),
         step_row(2600.0, 1.9, m=16),
+        step_row(1.0) | {"part": "ceilings", "read_bytes": 4.4e12, "matrix_flops": 7.6e14},
     ]
     said = report.results(rows)
+    assert "4.40 TB/s read, 760 TFLOP/s" in said
     assert "9.00" not in said and "| **2.75** (2.6) |" in said and "| 1.90 (2.2) |" in said
 
     more = tmp_path / "more"
