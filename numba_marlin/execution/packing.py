@@ -9,6 +9,8 @@ The bytes are those of ``formats.marlin``; both wait until they are there.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from numba_marlin import compiler as compiler_room
@@ -17,6 +19,12 @@ from numba_marlin.execution.binding import OPERAND, RESULT, Binding, Buffer
 from numba_marlin.execution.residence import empty
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.kernels.packing import PACK, UNPACK, CodeBits
+
+
+@functools.cache
+def _compiled(name: str, config: CodeBits, target: str, compiler: str):
+    definition = next(each for each in (PACK, UNPACK) if each.name == name)
+    return compiler_room.build(definition, config, target, compiler)
 
 
 def binding(
@@ -36,7 +44,7 @@ def binding(
     return Binding(
         definition,
         config,
-        compiler_room.build(definition, config, target, compiler or compiler_room.COMPILERS[0]),
+        _compiled(definition.name, config, target, compiler or compiler_room.COMPILERS[0]),
         definition.grid(config, 1, n, k, 0),
         (1, n, k, k),
         buffers,
