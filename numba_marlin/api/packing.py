@@ -15,9 +15,10 @@ from numba_marlin.formats import (
     QuantizedWeight,
     find_format,
 )
-from numba_marlin.formats.marlin import MARLIN, check_packable
+from numba_marlin.formats.marlin import MARLIN, check_packable, check_problem
 from numba_marlin.formats.operands import BlockScaled
 from numba_marlin.formats.residence import HOST, place_named
+from numba_marlin.formats.stored import StoredWeight
 
 log = logging.getLogger("numba_marlin")
 # From this number of weights on, the compiled loops are worth loading Numba and compiling them once
@@ -29,7 +30,7 @@ _MANY_ON_DEVICE = 1 << 20
 
 
 def pack(
-    q: QuantizedWeight | BlockWeight,
+    q: QuantizedWeight | BlockWeight | StoredWeight,
     layout: str | None = None,
     *,
     dtype: str | None = None,
@@ -38,13 +39,15 @@ def pack(
     """Put a quantised weight [k, n] in the byte order that kernels read.
 
     q: a QuantizedWeight with codes of 4 or 8 bits, or a BlockWeight (NVFP4, MXFP4). k must be a
-        multiple of 16, n of 8.
+        multiple of 16, n of 8. Or a StoredWeight (``checkpoint.stored(name)``), a QuantizedWeight
+        whose codes are still in the words of their file.
     layout: "marlin" for a QuantizedWeight (-> PackedWeight), "marlin-fp4" for a BlockWeight
         (-> PackedBlocks); None chooses by the type of q.
     dtype: type of the activations that will multiply a BlockWeight, "float16" (also None) or
         "bfloat16". A PackedWeight multiplies both; dtype must be None for it.
     place: where the arrays shall be, as in ``p.to``: "cpu" (also None), "cuda", "cuda:1", or a
         torch device. On a device the codes of a QuantizedWeight are packed there, by a kernel; the
+        words of a StoredWeight are uploaded as they are, and no loop of the host reads them. The
         bytes are the same.
 
     ``unpack`` returns exactly q; for a BlockWeight it returns the canonical form, which has the
@@ -69,10 +72,15 @@ def pack(
             f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of"
             " activations"
         )
-    if where == HOST:
-        return _packed_here(q, form, options)
-    there = _packed_there(q, where) if form is MARLIN else None
-    return _packed_here(q, form, options).to(where) if there is None else there
+    there = _packed_there(q, where) if where != HOST and form is MARLIN else None
+    if there is not None:
+        return there
+    if isinstance(q, StoredWeight):
+        from numba_marlin.checkpoints.checkpoint import codec_for
+
+        q = q.read(codec_for(q.k * q.n))
+    here = _packed_here(q, form, options)
+    return here if where == HOST else here.to(where)
 
 
 def _packed_here(q, form: Format, options: dict) -> PackedWeight | PackedBlocks:
@@ -89,18 +97,29 @@ def _packed_here(q, form: Format, options: dict) -> PackedWeight | PackedBlocks:
     return form.pack(q, **options)
 
 
-def _packed_there(q: QuantizedWeight, place: str) -> PackedWeight | None:
+def _packed_there(q: QuantizedWeight | StoredWeight, place: str) -> PackedWeight | None:
     """The weight, packed on a device; None where the host had better do it."""
-    check_packable(q)
-    put = residence.uploader(place)
-    if q.codes.size < _MANY_ON_DEVICE:
+    words = None
+    if isinstance(q, StoredWeight):
+        words = packing.file_words(q.packing, q.bits)
+        if words is None:
+            return None
+        check_problem(q.k, q.n, q.group_size)
+    else:
+        check_packable(q)
+    put, ordinal = residence.uploader(place), residence.ordinal_of(place)
+    if q.k * q.n < _MANY_ON_DEVICE:
         return None
     try:
-        words = packing.pack_codes(q.codes, q.bits, residence.ordinal_of(place))
+        qweight = (
+            packing.pack_codes(q.codes, q.bits, ordinal)
+            if words is None
+            else packing.pack_words(q.words, words, q.k, q.n, ordinal, q.rows)
+        )
     except MissingCompiler as missing:
         log.warning("a weight is packed on the host, not on %s: %s", place, missing)
         return None
-    return MARLIN.wrap(words, q, put)
+    return MARLIN.wrap(qweight, q, put)
 
 
 def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:

@@ -177,11 +177,12 @@ class MarlinFormat:
     def wrap(
         self,
         qweight: Any,
-        weight: QuantizedWeight,
+        weight: Any,
         put: Callable[[np.ndarray], Any] = lambda array: array,
     ) -> PackedWeight:
         """A PackedWeight from codes that are packed already (by ``hostloops``, or on a device) and
-        the other fields of ``weight``. put: brings their arrays where qweight is."""
+        the other fields of ``weight``, a QuantizedWeight or a ``stored.StoredWeight``. put: brings
+        their arrays where qweight is."""
         zeros, order = weight.zeros, weight.permutation
         return PackedWeight(
             layout=self.name,

@@ -14,7 +14,9 @@ from numba_marlin.api import packing as api
 from numba_marlin.compiler import MissingCompiler
 from numba_marlin.execution import packing, residence
 from numba_marlin.formats.residence import arrays_of
-from numba_marlin.kernels.packing import PACK, UNPACK
+from numba_marlin.formats.stored import StoredWeight
+from numba_marlin.formats.streams import Stream
+from numba_marlin.kernels.packing import PACK, SPREAD, UNPACK, CodeBits
 from numba_marlin.testing import launches
 
 K, N = 64, 72
@@ -55,26 +57,34 @@ def played(monkeypatch):
     """Device 1, played; -> the definitions that ran there."""
     ran = []
 
-    def on_machine(definition, bits, k, n, given):
+    def on_machine(definition, config, k, n, **given):
         ran.append(definition)
         prepared = launches.Prepared.of(
-            packing.binding(definition, bits, k, n, launches.TARGET, given)
+            packing.binding(definition, config, k, n, launches.TARGET, given)
         )
         launches.on_machine(prepared)
         (written,) = prepared.binding.written
         return prepared.buffers[written]
 
     def pack_codes(codes, bits, ordinal):
-        return There(on_machine(PACK, bits, *codes.shape, codes), ordinal)
+        return There(on_machine(PACK, CodeBits(bits), *codes.shape, codes=codes), ordinal)
+
+    def pack_words(words, form, k, n, ordinal, rows):
+        place = np.arange(k) if rows is None else np.argsort(rows)
+        given = {"words": words, "rows": place.astype(np.int32)}
+        codes = on_machine(SPREAD, form, k, n, **given)
+        return There(on_machine(PACK, CodeBits(form.bits), k, n, codes=codes), ordinal)
 
     def unpack_codes(qweight, bits, n):
         k = 16 * qweight.shape[0]
-        return on_machine(UNPACK, bits, k, n, qweight.array).view(np.uint8)
+        words = qweight.array
+        return on_machine(UNPACK, CodeBits(bits), k, n, words=words).view(np.uint8)
 
     def uploader(place, library=None):
         return lambda array: There(array, residence.ordinal_of(place))
 
     monkeypatch.setattr(packing, "pack_codes", pack_codes)
+    monkeypatch.setattr(packing, "pack_words", pack_words)
     monkeypatch.setattr(packing, "unpack_codes", unpack_codes)
     monkeypatch.setattr(residence, "uploader", uploader)
     monkeypatch.setattr(api, "_MANY_ON_DEVICE", K * N)
@@ -138,6 +148,56 @@ def test_the_host_is_a_place_too():
         assert p.place == "cpu" and isinstance(p.qweight, np.ndarray)
 
 
+# ---- words of files
+
+
+def written(path, q, form):
+    file = path / f"{len(list(path.iterdir()))}.safetensors"
+    nm.save_checkpoint(file, {"layer": q}, format=form, allow_loss=form == "awq")
+    return nm.load_checkpoint(file)
+
+
+FILES = (
+    ("gptq", "int4"),
+    ("gptq", "int8"),
+    ("gptq_v2", "zeros"),
+    ("gptq", "ordered"),
+    ("awq", "zeros"),
+    ("awq", "ordered"),
+    ("pack-quantized", "int8"),
+    ("pack-quantized", "ordered"),
+)
+
+
+@pytest.mark.parametrize("form, kind", FILES)
+def test_words_of_a_file_are_packed_where_they_shall_be(played, tmp_path, form, kind, monkeypatch):
+    model = written(tmp_path, weight(kind), form)
+    expected = nm.pack(model["layer"])
+    stored = model.stored("layer")
+    assert_same(nm.pack(stored), expected)
+    assert_same(nm.pack(stored, place="cpu"), expected)
+    assert not played
+    monkeypatch.setattr(StoredWeight, "read", None)  # the host reads no code
+    p = nm.pack(stored, place="cuda:1")
+    assert p.place == "cuda:1" and played == [SPREAD, PACK]
+    assert_same(p, expected)
+
+
+def test_the_host_reads_what_the_kernels_do_not(played, tmp_path, monkeypatch):
+    """Codes of 3 bits are refused as they are on the host; of formats without words of codes the
+    checkpoint gives the weight itself; small ones, and those without a compiler, are read here."""
+    q = nm.quantize(np.random.default_rng(0).standard_normal((K, 64), np.float32), group_size=32)
+    three = replace(q, codes=q.codes >> 1, bits=3)
+    with pytest.raises(ValueError, match="bits=3 must be one of"):
+        nm.pack(written(tmp_path, three, "gptq").stored("layer"), place="cuda:1")
+    model = written(tmp_path, q, "gptq")
+    assert_same(nm.pack(model.stored("layer"), place="cuda:1"), nm.pack(q))  # less than K * N
+    assert isinstance(written(tmp_path, nm.pack(q), "vllm-marlin").stored("layer"), nm.PackedWeight)
+    blocks = nm.quantize(np.ones((K, 64)), format="nvfp4")
+    assert isinstance(written(tmp_path, blocks, "modelopt-nvfp4").stored("layer"), nm.BlockWeight)
+    assert not played
+
+
 @pytest.mark.parametrize(
     "q, place, error, message",
     (
@@ -149,6 +209,21 @@ def test_the_host_is_a_place_too():
             "cuda",
             ValueError,
             "n=12 must be a positive multiple of 8",
+        ),
+        (
+            StoredWeight(
+                np.zeros((3, 64), np.int32),
+                Stream("k", "k"),
+                4,
+                np.ones((1, 64), np.float16),
+                None,
+                -1,
+                24,
+                64,
+            ),
+            "cuda",
+            ValueError,
+            "k=24 must be a positive multiple of 16",
         ),
     ),
 )
@@ -194,3 +269,15 @@ def test_a_gpu_packs_and_unpacks(run_on, kind, library, monkeypatch):
     x = np.random.default_rng(2).standard_normal((3, 1024)).astype(np.float16)
     if kind in ("int4", "zeros"):
         assert np.array_equal(nm.matmul(x, p), nm.matmul(x, nm.pack(q)))
+
+
+@pytest.mark.parametrize("form, kind", FILES)
+def test_a_gpu_packs_the_words_of_a_file(run_on, tmp_path, form, kind, monkeypatch):
+    if run_on != "cuda":
+        pytest.skip("needs a GPU: run it with --run-on cuda")
+    model = written(tmp_path, weight(kind, 1024, 1032), form)
+    expected = nm.pack(model["layer"])
+    monkeypatch.setattr(StoredWeight, "read", None)
+    p = nm.pack(model.stored("layer"), place="cuda:0")
+    assert p.place == "cuda:0"
+    assert_same(p, expected)

@@ -1,5 +1,5 @@
-"""How the programs of ``kernel`` are made and launched: ``PACK`` and ``UNPACK``, configured by the
-bits of a code.
+"""How the programs of ``kernel`` and ``spread`` are made and launched: ``PACK`` and ``UNPACK``,
+configured by the bits of a code, and ``SPREAD``, by the words of a file.
 
 They are KernelDefinitions, so that they are compiled, cached and launched as all kernels are, but
 no product is theirs: the registry does not have them, and of a problem's sizes m is not used.
@@ -28,6 +28,45 @@ class CodeBits:
     def __post_init__(self):
         if self.bits not in (4, 8):
             raise ValueError(f"bits={self.bits} must be 4 or 8")
+
+
+WORDS = ("along_k", "transposed", "interleaved")
+
+
+@dataclass(frozen=True)
+class FileWords(CodeBits):
+    """What the words of a file are."""
+
+    #: One of WORDS, which ``spread`` explains.
+    order: str = "along_k"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.order not in WORDS:
+            raise ValueError(f"order={self.order!r} must be one of {', '.join(WORDS)}")
+        if self.order == "interleaved" and self.bits != 4:
+            raise ValueError(f"bits={self.bits} must be 4 with order='interleaved'")
+
+
+def _make_spread(lang, config):
+    from numba_marlin.kernels.packing import spread
+
+    return body_of(getattr(spread, f"{config.order}_{config.bits}"), lang)
+
+
+def _file_shapes(config: FileWords, m: int, n: int, k: int) -> dict[str, tuple[int, ...]]:
+    along = k * config.bits // 32
+    words = {"along_k": (along, n), "transposed": (n, along), "interleaved": (k, n // 8)}
+    return {"words": words[config.order], "rows": (k,), "codes": (k, n // 4)}
+
+
+def _file_grid(config: FileWords, m: int, n: int, k: int, sms: int) -> tuple[int, int, int]:
+    along = k * config.bits // 32
+    return {
+        "along_k": (along, ceil_div(n, 4 * THREADS), 1),
+        "transposed": (ceil_div(along, 8), ceil_div(n, 64), 1),
+        "interleaved": (k, ceil_div(n, 8 * THREADS), 1),
+    }[config.order]
 
 
 def _make_pack(lang, config):
@@ -68,3 +107,20 @@ def _definition(name: str, summary: str, make) -> KernelDefinition:
 
 PACK = _definition("pack", "codes, a byte each, into Marlin's words", _make_pack)
 UNPACK = _definition("unpack", "Marlin's words into codes, a byte each", _make_unpack)
+
+SPREAD = KernelDefinition(
+    name="spread",
+    summary="codes, a byte each, out of a file's words",
+    config_type=FileWords,
+    parameters=(
+        ("words", "int32[:, ::1]"),
+        ("rows", "int32[::1]"),
+        ("codes", "int32[:, ::1]"),
+    ),
+    shapes=_file_shapes,
+    make=_make_spread,
+    threads=lambda config: THREADS,
+    shared_bytes=lambda config: 0,
+    grid=_file_grid,
+    about=About(machine_cost=MachineCost(weight=0.5, warp=0.14)),
+)
