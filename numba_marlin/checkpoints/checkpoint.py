@@ -138,10 +138,20 @@ class Checkpoint(Mapping):
         return tensor if entry is not None and tuple(entry.shape) == wanted else None
 
     def __getitem__(self, name: str):
+        return self._read(name, StoredFormat.read)
+
+    def stored(self, name: str):
+        """A layer whose codes stay in the file's words, a StoredWeight: ``numba_marlin.pack`` reads
+        them on the device that it packs for. Of formats whose codes are not in int32 words of their
+        own (all but GPTQ, AWQ and compressed-tensors' pack-quantized), what looking the layer up
+        gives. CheckpointError for impossible values."""
+        return self._read(name, StoredFormat.read_stored)
+
+    def _read(self, name: str, read):
         layer = self._layer(name)
         arrays = {last: self.source.array(tensor) for last, tensor in layer.tensors.items()}
         try:
-            return layer.form.read(arrays, codec_for(layer.geometry.k * layer.geometry.n))
+            return read(layer.form, arrays, codec_for(layer.geometry.k * layer.geometry.n))
         except ValueError as error:
             file = self.source.file_of(next(iter(layer.tensors.values()))).path
             raise CheckpointError(f"{file}: layer {name!r}: {error}") from error

@@ -10,6 +10,7 @@ Layers, each of which imports those before it:
   and nothing about where anything lies;
 - ``machine``, ``gpu``, ``reference``: the three backends (PTX machine, CUDA, float64 on the CPU);
 - ``product``: from operands to results, whichever backend it is;
+- ``residence``, ``packing``: weights brought to devices, packed and unpacked there;
 - ``warmup``: compiles ahead what plans will ask for;
 - ``readers``, ``repeat``: repeats a product like an earlier one at the cost of its launch.
 

@@ -3,7 +3,9 @@ numbers in old memory. ``formats.residence`` has the methods of a weight that en
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,50 @@ LIBRARIES = ("torch", "cupy", "own")
 
 def uploaded(weight: Any, place: str, library: str | None) -> dict[str, Any]:
     """{field: array at the place} of a weight of NumPy arrays. library: as in ``Residence.to``."""
+    put = uploader(place, library)
+    return {name: put(array) for name, array in arrays_of(weight).items()}
+
+
+def uploader(place: str, library: str | None = None) -> Callable[[np.ndarray], Any]:
+    """What brings a NumPy array to the place, "cpu" or "cuda:N". library: as in ``Residence.to``;
+    on the host it is torch."""
     if place == HOST:
-        return {name: _to_torch(array, None) for name, array in arrays_of(weight).items()}
-    if library is None:
-        loaded = [each for each in LIBRARIES[:-1] if each in sys.modules]
-        library = next(iter(loaded), "own")
-    if library not in LIBRARIES:
-        raise ValueError(f"library={library!r} must be one of {', '.join(LIBRARIES)}")
-    ordinal = int(place.partition(":")[2])
+        return functools.partial(_to_torch, ordinal=None)
+    ordinal, library = ordinal_of(place), _library(library)
     driver.primary_context(ordinal)  # its errors are clearer than those of the libraries
-    upload = {"torch": _to_torch, "cupy": _to_cupy, "own": driver.DeviceArray.from_host}[library]
-    return {name: upload(array, ordinal) for name, array in arrays_of(weight).items()}
+    if library == "own":
+        return functools.partial(driver.DeviceArray.from_host, device=ordinal)
+    return functools.partial(_to_torch if library == "torch" else _to_cupy, ordinal=ordinal)
+
+
+def _library(name: str | None) -> str:
+    """The one of LIBRARIES that makes arrays on a device."""
+    if name is None:
+        return next((each for each in LIBRARIES[:-1] if each in sys.modules), "own")
+    if name not in LIBRARIES:
+        raise ValueError(f"library={name!r} must be one of {', '.join(LIBRARIES)}")
+    return name
+
+
+def ordinal_of(place: str) -> int:
+    """Of "cuda:N": N."""
+    return int(place.partition(":")[2])
+
+
+def empty(shape: tuple[int, ...], dtype: str, ordinal: int, library: str | None = None) -> Any:
+    """A new array on a device. library: as in ``Residence.to``."""
+    library = _library(library)
+    driver.primary_context(ordinal)
+    if library == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{ordinal}")
+    if library == "cupy":
+        import cupy
+
+        with cupy.cuda.Device(ordinal):
+            return cupy.empty(shape, dtype)
+    return driver.DeviceArray(shape, dtype, ordinal)
 
 
 def _to_torch(array: np.ndarray, ordinal: int | None):

@@ -38,6 +38,7 @@ from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.stored import (
     Geometry,
     StoredFormat,
+    StoredWeight,
     TensorSpec,
     count,
     group_rows,
@@ -106,24 +107,27 @@ class GptqFormat(StoredFormat):
         zeros = stored + np.uint8(self.stored_offset) & np.uint8((1 << bits) - 1)
         return changes.implicit_zeros(zeros, bits)
 
-    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        bits = geometry.bits
-        codes = codec.unpack(self.specs(geometry)["qweight"].packing, tensors["qweight"], bits)
+    def stored(self, tensors, geometry, codec) -> StoredWeight:
         order = (
             changes.order_of_groups(np.asarray(tensors["g_idx"]), geometry.groups)
             if "g_idx" in tensors
             else None
         )
-        if order is not None:
-            codes = codes[order]
-        return QuantizedWeight(
-            codes,
+        return StoredWeight(
+            tensors["qweight"],
+            self.specs(geometry)["qweight"].packing,
+            geometry.bits,
             np.array(tensors["scales"]),
             self.zeros(tensors, geometry, codec),
-            bits,
             geometry.group,
-            order,
+            geometry.k,
+            geometry.n,
+            rows=order,
+            permutation=order,
         )
+
+    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
+        return self.stored(tensors, geometry, codec).read(codec)
 
     def prepare(self, weight: QuantizedWeight):
         weight = changes.with_bits(changes.rows_as_they_come(weight), self.bits, self.name)
@@ -176,17 +180,21 @@ class AwqFormat(StoredFormat):
         packing = self.specs(geometry)["qzeros"].packing
         return changes.implicit_zeros(codec.unpack(packing, tensors["qzeros"], 4), 4)
 
-    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        codes = codec.unpack(self.specs(geometry)["qweight"].packing, tensors["qweight"], 4)
-        order = np.array(tensors[PERMUTATION]) if PERMUTATION in tensors else None
-        return QuantizedWeight(
-            codes,
+    def stored(self, tensors, geometry, codec) -> StoredWeight:
+        return StoredWeight(
+            tensors["qweight"],
+            self.specs(geometry)["qweight"].packing,
+            4,
             np.array(tensors["scales"]),
             self.zeros(tensors, geometry, codec),
-            4,
             geometry.group,
-            order,
+            geometry.k,
+            geometry.n,
+            permutation=np.array(tensors[PERMUTATION]) if PERMUTATION in tensors else None,
         )
+
+    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
+        return self.stored(tensors, geometry, codec).read(codec)
 
     def prepare(self, weight: QuantizedWeight):
         weight, losses = changes.with_integer_zeros(changes.with_bits(weight, self.bits, self.name))

@@ -18,6 +18,9 @@ Anything else raises ValueError, naming the value and the rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from numba_marlin.formats.marlin_order import (
@@ -28,6 +31,7 @@ from numba_marlin.formats.marlin_order import (
     code_order,
 )
 from numba_marlin.formats.registry import register
+from numba_marlin.formats.residence import arrays_of, on_host
 from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
 
 COLUMN_STEP = 8
@@ -170,36 +174,43 @@ class MarlinFormat:
         check_packable(weight)
         return self.wrap(pack_codes(weight.codes, weight.bits), weight)
 
-    def wrap(self, qweight: np.ndarray, weight: QuantizedWeight) -> PackedWeight:
-        """A PackedWeight from codes that are packed already (by ``hostloops``) and the other fields
-        of ``weight``."""
+    def wrap(
+        self,
+        qweight: Any,
+        weight: Any,
+        put: Callable[[np.ndarray], Any] = lambda array: array,
+    ) -> PackedWeight:
+        """A PackedWeight from codes that are packed already (by ``hostloops``, or on a device) and
+        the other fields of ``weight``, a QuantizedWeight or a ``stored.StoredWeight``. put: brings
+        their arrays where qweight is."""
+        zeros, order = weight.zeros, weight.permutation
         return PackedWeight(
             layout=self.name,
             qweight=qweight,
-            scales=pack_scales(weight.scales),
+            scales=put(pack_scales(weight.scales)),
             bits=weight.bits,
             group_size=weight.group_size,
             k=weight.k,
             n=weight.n,
-            zeros=None if weight.zeros is None else pack_zeros(weight.zeros, weight.bits),
-            permutation=weight.permutation,
+            zeros=None if zeros is None else put(pack_zeros(zeros, weight.bits)),
+            permutation=None if order is None else put(order),
         )
 
     def unpack(self, packed: PackedWeight) -> QuantizedWeight:
         return self.unwrap(unpack_codes(packed.qweight, packed.bits, packed.n), packed)
 
     def unwrap(self, codes: np.ndarray, packed: PackedWeight) -> QuantizedWeight:
-        """A QuantizedWeight from codes that are unpacked already (by ``hostloops``) and the other
-        fields of ``packed``."""
+        """A QuantizedWeight from codes that are unpacked already (by ``hostloops``, or on a device)
+        and the other fields of ``packed``, wherever they are."""
+        found = {name: on_host(array) for name, array in arrays_of(packed, "qweight").items()}
+        zeros = found.get("zeros")
         return QuantizedWeight(
             codes=codes,
-            scales=unpack_scales(packed.scales, packed.n),
-            zeros=(
-                None if packed.zeros is None else unpack_zeros(packed.zeros, packed.bits, packed.n)
-            ),
+            scales=unpack_scales(found["scales"], packed.n),
+            zeros=None if zeros is None else unpack_zeros(zeros, packed.bits, packed.n),
             bits=packed.bits,
             group_size=packed.group_size,
-            permutation=packed.permutation,
+            permutation=found.get("permutation"),
         )
 
     def check(self, packed: PackedWeight) -> None:

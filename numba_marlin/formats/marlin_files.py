@@ -46,6 +46,7 @@ from numba_marlin.formats.stored import (
     Geometry,
     Outline,
     StoredFormat,
+    StoredWeight,
     TensorSpec,
     count,
     group_rows,
@@ -242,22 +243,26 @@ class PackQuantized(StoredFormat):
             codec.unpack(packing, tensors["weight_zero_point"], bits), bits
         )
 
-    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
-        bits, order = geometry.bits, None
-        packing = self.specs(geometry)["weight_packed"].packing
-        codes = codec.unpack(packing, tensors["weight_packed"], bits)
+    def stored(self, tensors, geometry, codec) -> StoredWeight:
+        order = None
         # the library writes -1 for "none"
         if "weight_g_idx" in tensors and not (np.asarray(tensors["weight_g_idx"]) == -1).all():
             order = changes.order_of_groups(np.asarray(tensors["weight_g_idx"]), geometry.groups)
-            codes = codes if order is None else codes[order]
-        return QuantizedWeight(
-            codes,
+        return StoredWeight(
+            tensors["weight_packed"],
+            self.specs(geometry)["weight_packed"].packing,
+            geometry.bits,
             np.ascontiguousarray(np.asarray(tensors["weight_scale"]).T),
             self.zeros(tensors, geometry, codec),
-            bits,
             geometry.group,
-            order,
+            geometry.k,
+            geometry.n,
+            rows=order,
+            permutation=order,
         )
+
+    def decode(self, tensors, geometry, codec) -> QuantizedWeight:
+        return self.stored(tensors, geometry, codec).read(codec)
 
     def prepare(self, weight: QuantizedWeight):
         weight = changes.with_bits(changes.rows_as_they_come(weight), self.bits, self.name)

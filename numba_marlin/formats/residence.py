@@ -99,9 +99,9 @@ def on_host(array: Any) -> np.ndarray:
     raise TypeError(f"a {type(array).__name__} cannot be copied to the host")
 
 
-def arrays_of(weight: Any) -> dict[str, Any]:
-    """{field: array} of a packed weight, without those that it has not."""
-    found = {name: getattr(weight, name, None) for name in ARRAYS}
+def arrays_of(weight: Any, *but: str) -> dict[str, Any]:
+    """{field: array} of a packed weight, without those that it has not, and the fields ``but``."""
+    found = {name: getattr(weight, name, None) for name in ARRAYS if name not in but}
     return {name: array for name, array in found.items() if array is not None}
 
 

@@ -30,7 +30,7 @@ from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.fp4_marlin import MARLIN_FP4, PackedBlocks
 from numba_marlin.formats.streams import MarlinCodes, Plain
-from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight
+from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
 
 PLAIN = Plain()
 
@@ -93,6 +93,39 @@ class TensorSpec:
     also: tuple[tuple[int, ...], ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class StoredWeight:
+    """A QuantizedWeight whose codes are still in the words of their file; ``numba_marlin.pack``
+    takes it, and on a device reads the words there. The fields that a QuantizedWeight has too mean
+    the same."""
+
+    #: The file's tensor.
+    words: np.ndarray
+    #: How codes lie in it (``streams``).
+    packing: Any
+    bits: int
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    group_size: int
+    k: int
+    n: int
+    #: The file's row that each row of the weight is; None: the same.
+    rows: np.ndarray | None = None
+    permutation: np.ndarray | None = None
+
+    def read(self, codec=PLAIN) -> QuantizedWeight:
+        """The weight. ValueError for impossible values."""
+        codes = codec.unpack(self.packing, self.words, self.bits)
+        return QuantizedWeight(
+            codes if self.rows is None else codes[self.rows],
+            self.scales,
+            self.zeros,
+            self.bits,
+            self.group_size,
+            self.permutation,
+        )
+
+
 @dataclass(frozen=True)
 class StoredFormat:
     """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and
@@ -147,6 +180,11 @@ class StoredFormat:
     def decode(self, tensors: dict[str, np.ndarray], geometry: Geometry, codec):
         """The weight that checked tensors hold."""
         raise NotImplementedError
+
+    def stored(self, tensors, geometry: Geometry, codec) -> StoredWeight | None:
+        """The weight that checked tensors hold, its codes not read; None if they do not lie in
+        words of their own."""
+        return None
 
     def zeros(self, tensors, geometry: Geometry, codec) -> np.ndarray | None:
         """The zero points [groups, n] that checked tensors hold, a mapping of which only these are
@@ -215,11 +253,16 @@ class StoredFormat:
         """The weight of a layer, from its tensors by their names without the layer's prefix.
         FormatError, or ValueError for impossible values."""
         geometry = self.check(tensors)
-        return self.decode(
-            {name: each for name, each in tensors.items() if name not in self.ignored},
-            geometry,
-            codec,
-        )
+        return self.decode(self._read_by_decode(tensors), geometry, codec)
+
+    def read_stored(self, tensors: dict[str, np.ndarray], codec=PLAIN):
+        """``read``, but a StoredWeight where the format has them (``stored``)."""
+        geometry = self.check(tensors)
+        found = self.stored(self._read_by_decode(tensors), geometry, codec)
+        return self.read(tensors, codec) if found is None else found
+
+    def _read_by_decode(self, tensors):
+        return {name: each for name, each in tensors.items() if name not in self.ignored}
 
     def takes_packed(self, weight: PackedWeight) -> bool:
         """Whether ``prepare`` accepts this packed weight; otherwise it is unpacked first."""

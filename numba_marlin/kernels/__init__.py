@@ -3,7 +3,8 @@
 A kernel is a package: ``kernel`` is its body and what to read first, ``config`` its sizes,
 ``choose`` which of them a problem gets, ``declare`` the ``KERNEL: KernelDefinition`` with all that
 others want to know. Relatives share a folder (``nvfp4``); ``language`` and ``dequantize`` are what
-all of them share. ``registry`` finds them by looking: a new package is a new kernel.
+all of them share. ``registry`` finds them by looking: a new package is a new kernel. ``packing``,
+which multiplies nothing, is on no ladder.
 
 A body imports ``layout`` (whose maps it consumes) and its neighbours in this room, and nothing else
 of the package: no compiler, no numba, no CUDA. What it needs of a compiler it gets as ``lang`` when

@@ -62,7 +62,11 @@ class Linear(nn.Module):
         w = weight.float().cpu().t().contiguous().numpy()
         dtype = {torch.bfloat16: "bfloat16"}.get(weight.dtype, "float16")
         q = nm.quantize(w, **options)
-        p = nm.pack(q, dtype=dtype) if isinstance(q, nm.BlockWeight) else nm.pack(q)
+        p = nm.pack(
+            q,
+            dtype=dtype if isinstance(q, nm.BlockWeight) else None,
+            place=weight.device if weight.device.type == "cuda" else None,
+        )
         made = cls.from_packed(p, linear.bias)
         made.train(linear.training)
         return made.to(weight.device)

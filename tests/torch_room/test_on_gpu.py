@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 nmt = pytest.importorskip("numba_marlin.torch")
 from torch import nn  # noqa: E402  after the skip
 
-from numba_marlin.execution import repeat  # noqa: E402
+from numba_marlin.execution import packing, repeat  # noqa: E402
+from numba_marlin.kernels.packing import PACK  # noqa: E402
 
 K, N = 512, 264
 KINDS = ("int4", "int8", "zeros", "ordered", "nvfp4", "mxfp4")
@@ -194,3 +195,15 @@ def test_operators_pass_torchs_own_check():
         p = weight(kind).to("cuda", "torch")
         given = (x_of(), *operators.tensors_of(p), None, operators.signature_of(p), False)
         torch.library.opcheck(torch.ops.numba_marlin.matmul.default, given)
+
+
+def test_a_layer_on_a_gpu_is_packed_there(monkeypatch):
+    ran, real = [], packing.enqueue
+    monkeypatch.setattr(packing, "enqueue", lambda *given: (ran.append(given[0]), real(*given)))
+    layer = nn.Linear(1024, 1032, dtype=torch.float16)
+    here = nmt.Linear.from_linear(layer)
+    assert not ran
+    there = nmt.Linear.from_linear(layer.cuda())
+    assert ran == [PACK] and there.qweight.device.type == "cuda"
+    for name, tensor in here.state_dict().items():
+        assert torch.equal(there.state_dict()[name].cpu(), tensor), name
