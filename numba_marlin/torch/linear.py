@@ -86,7 +86,7 @@ class Linear(nn.Module):
         bias = self._parameters["bias"]
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        if _is_plain_call(x, bias):
+        if operators.is_plain_call(x, bias):
             # the same product as below, without the dispatcher's 10 us
             rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
             if rows.shape[0]:
@@ -147,20 +147,3 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         said = repr(self.weight)
         return f"{said[1:-1]}{'' if self.bias is None else ', bias'}"
-
-
-def _is_plain_call(x: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing but the result is wanted of a product on a GPU: no gradient, no trace, no
-    transform, none of which sees a call that does not go through torch's dispatcher."""
-    return (
-        type(x) is Tensor
-        and x.is_cuda
-        and not torch.compiler.is_compiling()
-        and not (
-            torch.is_grad_enabled()
-            and (x.requires_grad or (bias is not None and bias.requires_grad))
-        )
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._len_torch_function_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from numba_marlin import api
 from numba_marlin.api.matmul import multiply
 from numba_marlin.execution import repeat
 from numba_marlin.formats import PackedBlocks, PackedWeight
@@ -267,6 +268,23 @@ def tensor_over(array) -> Tensor:
     return _tensor_of(array if array.flags.writeable else array.copy())
 
 
+def is_plain_call(x: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing but the result is wanted of a product on a GPU: no gradient, no trace, no
+    transform, none of which sees a call that does not go through torch's dispatcher."""
+    return (
+        type(x) is Tensor
+        and x.is_cuda
+        and not torch.compiler.is_compiling()
+        and not (
+            torch.is_grad_enabled()
+            and (x.requires_grad or (bias is not None and bias.requires_grad))
+        )
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
 def matmul(
     x: Tensor, p: PackedWeight | PackedBlocks, bias: Tensor | None = None, *, batch_invariant=False
 ) -> Tensor:
@@ -281,6 +299,9 @@ def matmul(
     Differentiable with respect to x and bias. torch.compile, torch.export and CUDA graphs go
     through it. Errors as of ``numba_marlin.matmul``.
     """
+    there = getattr(p.qweight, "is_cuda", False)  # a weight on the host is refused, not copied
+    if there and x.dim() == 2 and x.shape[0] and is_plain_call(x, bias):
+        return api.matmul(x, p, bias=bias, batch_invariant=batch_invariant)
     y = torch.ops.numba_marlin.matmul(
         x.reshape(-1, x.shape[-1]), *tensors_of(p), bias, signature_of(p), batch_invariant
     )
