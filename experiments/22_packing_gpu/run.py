@@ -350,7 +350,7 @@ def main():
     commands = parser.add_subparsers(required=True)
     measuring = commands.add_parser("measure")
     measuring.add_argument("--rounds", type=int, default=9)
-    measuring.add_argument("--calls", type=int, default=4, help="rounds of whole calls")
+    measuring.add_argument("--calls", type=int, default=3, help="rounds of whole calls")
     measuring.add_argument("--no-record", action="store_true", help="print only")
     measuring.set_defaults(run=measure)
     commands.add_parser("report").set_defaults(run=report)
