@@ -16,7 +16,7 @@ from numba_marlin.execution import packing, residence
 from numba_marlin.formats.residence import arrays_of
 from numba_marlin.formats.stored import StoredWeight
 from numba_marlin.formats.streams import Stream
-from numba_marlin.kernels.packing import PACK, SPREAD, UNPACK, CodeBits
+from numba_marlin.kernels.packing import PACK, READ_WORDS, UNPACK, CodeBits
 from numba_marlin.testing import launches
 
 K, N = 64, 72
@@ -72,7 +72,7 @@ def played(monkeypatch):
     def pack_words(words, form, k, n, ordinal, rows):
         place = np.arange(k) if rows is None else np.argsort(rows)
         given = {"words": words, "rows": place.astype(np.int32)}
-        codes = on_machine(SPREAD, form, k, n, **given)
+        codes = on_machine(READ_WORDS, form, k, n, **given)
         return There(on_machine(PACK, CodeBits(form.bits), k, n, codes=codes), ordinal)
 
     def unpack_codes(qweight, bits, n):
@@ -179,7 +179,7 @@ def test_words_of_a_file_are_packed_where_they_shall_be(played, tmp_path, form, 
     assert not played
     monkeypatch.setattr(StoredWeight, "read", None)  # the host reads no code
     p = nm.pack(stored, place="cuda:1")
-    assert p.place == "cuda:1" and played == [SPREAD, PACK]
+    assert p.place == "cuda:1" and played == [READ_WORDS, PACK]
     assert_same(p, expected)
 
 
