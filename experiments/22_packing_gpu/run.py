@@ -6,8 +6,8 @@
 The kernels of ``numba_marlin.kernels.packing`` (a byte of codes in or out for each weight), cold
 L2, CUDA graphs, in the same interleaved rounds as a copy from device to device that moves as many
 bytes: those read and those written add up to the kernel's. Every result is checked first.
-``spread`` makes codes of the words of a checkpoint's file, in three orders (4 bits). Then, by the
-host's clock, a whole ``nm.pack(q, place="cuda:0")``, which uploads the codes, or, of a
+``read_words`` makes codes of the words of a checkpoint's file, in three orders (4 bits). Then, by
+the host's clock, a whole ``nm.pack(q, place="cuda:0")``, which uploads the codes, or, of a
 StoredWeight, the file's words, beside packing on the host and uploading what that made. Rows are
 appended to results.jsonl; the newest of a cell counts. A row's ``limit_codes_per_s`` is modelled:
 instructions and sectors that the PTX machine counts, over the issue rate and the memory bandwidth
@@ -29,14 +29,15 @@ from numba_marlin.bench import rows
 from numba_marlin.bench.tables import markdown, origin, replace_between
 
 RESULTS = HERE / "results.jsonl"
-KERNELS, SPREADS, CALLS = (
+KERNELS, FILES_READ, CALLS = (
     ("<!-- kernels: begin -->", "<!-- kernels: end -->"),
-    ("<!-- spreads: begin -->", "<!-- spreads: end -->"),
+    ("<!-- read_words: begin -->", "<!-- read_words: end -->"),
     ("<!-- calls: begin -->", "<!-- calls: end -->"),
 )
 SHAPES = ((4096, 4096), (8192, 8192), (8192, 28672), (4096, 11048))  # the last: a ragged n
 BITS = (4, 8)
 TARGET_CODES_PER_S = 1e12
+GATED = ("pack", "unpack", "read_words")  # kernels that it is asked of
 ISSUED_PER_CYCLE = 4  # warp instructions of an SM: one for each of its schedulers
 COUNTED = (64, 512)  # k and n of what the PTX machine counts
 
@@ -144,7 +145,7 @@ def kernels_of(k, n, bits, rounds, l2_bytes):
     expected = hostloops.pack_marlin_codes(codes[0].cpu().numpy(), bits)
     if not np.array_equal(words[0].cpu().numpy(), expected):
         raise SystemExit(f"wrong result: {k} x {n}, {bits} bits differ from the host's")
-    timers = {} if bits != 4 else spreads(codes, copies, k, n, ordinal)
+    timers = {} if bits != 4 else readers(codes, copies, k, n, ordinal)
     timers |= {
         "pack": GraphTimer(lambda index: launch("pack", index), least=copies),
         "unpack": GraphTimer(lambda index: launch("unpack", index), least=copies),
@@ -155,14 +156,14 @@ def kernels_of(k, n, bits, rounds, l2_bytes):
     return interleave(timers, rounds), moved
 
 
-def spreads(codes, copies, k, n, ordinal):
+def readers(codes, copies, k, n, ordinal):
     """{order: its timer} of the kernel that reads the words of files, 4 bits."""
     import torch
 
     from numba_marlin.bench.timing import GraphTimer
     from numba_marlin.execution import packing
     from numba_marlin.hostloops import Compiled
-    from numba_marlin.kernels.packing import SPREAD
+    from numba_marlin.kernels.packing import READ_WORDS
 
     plain = codes[0].cpu().numpy()
     rows = torch.arange(k, dtype=torch.int32, device="cuda")
@@ -179,7 +180,7 @@ def spreads(codes, copies, k, n, ordinal):
                 "codes": made[index % copies].data_ptr(),
             }
             handle = torch.cuda.current_stream().cuda_stream
-            packing.enqueue(SPREAD, form, k, n, addresses, ordinal, handle)
+            packing.enqueue(READ_WORDS, form, k, n, addresses, ordinal, handle)
 
         made.zero_()
         launch(0)
@@ -253,8 +254,8 @@ def measure(args):
                     more = {"bytes": moved, "of_copy": round(copied / statistics.median(us), 3)}
                     if (name, bits) in limits:
                         more["limit_codes_per_s"] = round(limits[name, bits])
-                    kernel = "spread" if name in streams() else name
-                    more["config"] = {"order": name} if kernel == "spread" else {}
+                    kernel = "read_words" if name in streams() else name
+                    more["config"] = {"order": name} if kernel == "read_words" else {}
                     row = row_of(kernel, bits, k, n, us, described, **more)
                     out.write(row)
                     print(
@@ -297,12 +298,12 @@ def kernel_table(found):
     return markdown(["bits", "k x n", *heads, "copy: us"], lines, left=2)
 
 
-def spread_table(found):
+def words_table(found):
     """A line per shape: TB/s of codes out of each order of a file's words, 4 bits."""
     by = {
         (row["config"]["order"], row["k"], row["n"]): row
         for row in found
-        if row["kernel"] == "spread"
+        if row["kernel"] == "read_words"
     }
     lines = [
         [
@@ -330,7 +331,8 @@ def report(args):
     slow = [
         row
         for row in found
-        if row["kernel"] in ("pack", "unpack", "spread") and row["codes_per_s"] < TARGET_CODES_PER_S
+        if row["kernel"] in ("pack", "unpack", "read_words")
+        and row["codes_per_s"] < TARGET_CODES_PER_S
     ]
     verdict = (
         "The target, 1 TB/s of codes, is reached in every row."
@@ -339,7 +341,7 @@ def report(args):
     )
     page = HERE / "README.md"
     replace_between(page, KERNELS, f"{kernel_table(found)}\n\n{verdict}\n\n{origin(found)}")
-    replace_between(page, SPREADS, spread_table(found))
+    replace_between(page, FILES_READ, words_table(found))
     replace_between(page, CALLS, call_table(found))
 
 
@@ -350,7 +352,7 @@ def main():
     commands = parser.add_subparsers(required=True)
     measuring = commands.add_parser("measure")
     measuring.add_argument("--rounds", type=int, default=9)
-    measuring.add_argument("--calls", type=int, default=4, help="rounds of whole calls")
+    measuring.add_argument("--calls", type=int, default=3, help="rounds of whole calls")
     measuring.add_argument("--no-record", action="store_true", help="print only")
     measuring.set_defaults(run=measure)
     commands.add_parser("report").set_defaults(run=report)

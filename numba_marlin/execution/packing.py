@@ -20,10 +20,10 @@ from numba_marlin.execution.binding import OPERAND, RESULT, Binding, Buffer
 from numba_marlin.execution.residence import empty
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.types import SUPPORTED_BITS
-from numba_marlin.kernels.packing import PACK, SPREAD, UNPACK, CodeBits, FileWords
+from numba_marlin.kernels.packing import PACK, READ_WORDS, UNPACK, CodeBits, FileWords
 
-DEFINITIONS = {each.name: each for each in (PACK, UNPACK, SPREAD)}
-_WRITTEN = {PACK.name: "words", UNPACK.name: "codes", SPREAD.name: "codes"}
+DEFINITIONS = {each.name: each for each in (PACK, UNPACK, READ_WORDS)}
+_WRITTEN = {PACK.name: "words", UNPACK.name: "codes", READ_WORDS.name: "codes"}
 _ORDERS = {
     ("k", "k", (0,)): "along_k",
     ("k", "n", (0,)): "transposed",
@@ -78,7 +78,7 @@ def enqueue(
 
 
 def file_words(packing: Any, bits: int) -> FileWords | None:
-    """How SPREAD reads codes of a file's packing (``formats.streams``); None if it cannot."""
+    """How READ_WORDS reads codes of a file's packing (``formats.streams``); None if it cannot."""
     key = tuple(getattr(packing, name, None) for name in ("along", "first", "order"))
     order = _ORDERS.get(key) if getattr(packing, "word", None) == "int32" else None
     if order is None or bits not in SUPPORTED_BITS or (order == "interleaved" and bits != 4):
@@ -119,7 +119,7 @@ def pack_words(
         "rows": driver.DeviceArray.from_host(place, ordinal),
     }
     addresses = {name: each.address for name, each in read.items()} | {"codes": codes.address}
-    enqueue(SPREAD, form, k, n, addresses, ordinal, view.stream)
+    enqueue(READ_WORDS, form, k, n, addresses, ordinal, view.stream)
     addresses = {"codes": codes.address, "words": view.address}
     enqueue(PACK, CodeBits(form.bits), k, n, addresses, ordinal, view.stream)
     driver.synchronize(ordinal, view.stream)

@@ -30,7 +30,17 @@ from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.fp4_marlin import MARLIN_FP4, PackedBlocks
 from numba_marlin.formats.streams import MarlinCodes, Plain
-from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
+from numba_marlin.formats.types import (
+    READABLE_BITS,
+    SUPPORTED_BITS,
+    PackedWeight,
+    QuantizedWeight,
+    check_bits,
+    check_group_size,
+    check_permutation,
+    check_scales,
+    summary,
+)
 
 PLAIN = Plain()
 
@@ -97,7 +107,7 @@ class TensorSpec:
 class StoredWeight:
     """A QuantizedWeight whose codes are still in the words of their file; ``numba_marlin.pack``
     takes it, and on a device reads the words there. The fields that a QuantizedWeight has too mean
-    the same."""
+    the same; all but the codes is checked when it is made (ValueError)."""
 
     #: The file's tensor.
     words: np.ndarray
@@ -112,6 +122,52 @@ class StoredWeight:
     #: The file's row that each row of the weight is; None: the same.
     rows: np.ndarray | None = None
     permutation: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.packing.shape(self.k, self.n, check_bits(self.bits, READABLE_BITS))
+        if (self.words.dtype.name, self.words.shape) != (self.packing.word, shape):
+            raise ValueError(
+                f"words is {self.words.dtype.name} {self.words.shape}, must be {self.packing.word}"
+                f" {shape}"
+            )
+        object.__setattr__(self, "group_size", check_group_size(self.group_size, self.k))
+        check_scales(self.scales, self.groups, self.n)
+        if self.zeros is not None and self.zeros.shape != self.scales.shape:
+            raise ValueError(
+                f"zeros.shape={self.zeros.shape} must be scales.shape={self.scales.shape}"
+            )
+        if self.zeros is not None and (
+            self.zeros.dtype != np.uint8 or int(self.zeros.max()) >= 1 << self.bits
+        ):
+            raise ValueError(f"zeros must be uint8, below {1 << self.bits} (bits={self.bits})")
+        for order in (self.rows, self.permutation):
+            check_permutation(order, self.k)
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group_size == -1 else self.k // self.group_size
+
+    @property
+    def per_column(self) -> bool:
+        """Whether there is one scale to a column."""
+        return self.groups == 1
+
+    @property
+    def zeros_kind(self) -> str | None:
+        return None if self.zeros is None else "integer"
+
+    @property
+    def scale_dtype(self) -> str:
+        return self.scales.dtype.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the words, scales and zero points."""
+        found = (self.words, self.scales, self.zeros)
+        return sum(each.nbytes for each in found if each is not None)
+
+    def __repr__(self) -> str:
+        return summary(self)
 
     def read(self, codec=PLAIN) -> QuantizedWeight:
         """The weight. ValueError for impossible values."""

@@ -121,7 +121,7 @@ def _check_finite(name: str, values: Any) -> None:
         raise ValueError(f"{name}[{group}, {column}]={values[group, column]} must be finite")
 
 
-def _check_scales(scales: np.ndarray, groups: int, n: int) -> None:
+def check_scales(scales: np.ndarray, groups: int, n: int) -> None:
     if scales.shape != (groups, n):
         raise ValueError(f"scales.shape={scales.shape} must be (groups, n)=({groups}, {n})")
     _check_finite("scales", scales)
@@ -133,7 +133,7 @@ def _kind_of_zeros(zeros: Any) -> str | None:
     return "float16" if residence.type_name(zeros) == "float16" else "integer"
 
 
-def _summary(weight: QuantizedWeight | PackedWeight, *more: str) -> str:
+def summary(weight: Any, *more: str) -> str:
     """One line for a REPL: shape, types, bytes, where it lives."""
     said = [
         *more,
@@ -197,7 +197,7 @@ class QuantizedWeight:
             group_size=check_group_size(self.group_size, k),
         )
         _set(self, permutation=check_permutation(self.permutation, k))
-        _check_scales(scales, self.groups, n)
+        check_scales(scales, self.groups, n)
         if zeros is not None and zeros.shape != scales.shape:
             raise ValueError(f"zeros.shape={zeros.shape} must be scales.shape={scales.shape}")
         if zeros is not None and zeros.dtype.kind == "f":
@@ -248,7 +248,7 @@ class QuantizedWeight:
         return sum(each.nbytes for each in arrays if each is not None)
 
     def __repr__(self) -> str:
-        return _summary(self)
+        return summary(self)
 
     @property
     def zeros_kind(self) -> str | None:
@@ -331,7 +331,7 @@ class PackedWeight(residence.Residence):
         return self.k, self.n
 
     def __repr__(self) -> str:
-        return _summary(self, f"layout {self.layout}")
+        return summary(self, f"layout {self.layout}")
 
     @property
     def n_packed(self) -> int:

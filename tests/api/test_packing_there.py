@@ -16,7 +16,7 @@ from numba_marlin.execution import packing, residence
 from numba_marlin.formats.residence import arrays_of
 from numba_marlin.formats.stored import StoredWeight
 from numba_marlin.formats.streams import Stream
-from numba_marlin.kernels.packing import PACK, SPREAD, UNPACK, CodeBits
+from numba_marlin.kernels.packing import PACK, READ_WORDS, UNPACK, CodeBits
 from numba_marlin.testing import launches
 
 K, N = 64, 72
@@ -72,7 +72,7 @@ def played(monkeypatch):
     def pack_words(words, form, k, n, ordinal, rows):
         place = np.arange(k) if rows is None else np.argsort(rows)
         given = {"words": words, "rows": place.astype(np.int32)}
-        codes = on_machine(SPREAD, form, k, n, **given)
+        codes = on_machine(READ_WORDS, form, k, n, **given)
         return There(on_machine(PACK, CodeBits(form.bits), k, n, codes=codes), ordinal)
 
     def unpack_codes(qweight, bits, n):
@@ -179,7 +179,7 @@ def test_words_of_a_file_are_packed_where_they_shall_be(played, tmp_path, form, 
     assert not played
     monkeypatch.setattr(StoredWeight, "read", None)  # the host reads no code
     p = nm.pack(stored, place="cuda:1")
-    assert p.place == "cuda:1" and played == [SPREAD, PACK]
+    assert p.place == "cuda:1" and played == [READ_WORDS, PACK]
     assert_same(p, expected)
 
 
@@ -196,6 +196,55 @@ def test_the_host_reads_what_the_kernels_do_not(played, tmp_path, monkeypatch):
     blocks = nm.quantize(np.ones((K, 64)), format="nvfp4")
     assert isinstance(written(tmp_path, blocks, "modelopt-nvfp4").stored("layer"), nm.BlockWeight)
     assert not played
+
+
+def stored(**changes):
+    made = nm.QuantizedWeight(
+        np.ones((32, 64), np.uint8), np.ones((2, 64), np.float16), None, 4, 16
+    )
+    packing = changes.pop("packing", Stream("k", "k"))
+    found = {
+        "words": packing.pack(made.codes, 4),
+        "scales": made.scales,
+        "zeros": None,
+        "bits": 4,
+        "group_size": 16,
+        "k": 32,
+        "n": 64,
+    }
+    return StoredWeight(packing=packing, **found | changes)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    (
+        ({"scales": np.full((2, 64), np.nan, np.float16)}, r"scales\[0, 0\]=nan must be finite"),
+        ({"scales": np.ones((1, 64), np.float16)}, r"scales.shape=\(1, 64\) must be \(groups, n\)"),
+        ({"zeros": np.ones((1, 64), np.uint8)}, r"zeros.shape=\(1, 64\) must be scales.shape"),
+        (
+            {"words": np.ones((3, 64), np.int32)},
+            r"words is int32 \(3, 64\), must be int32 \(4, 64\)",
+        ),
+        ({"words": np.ones((4, 64), np.int8)}, r"words is int8 \(4, 64\), must be int32 \(4, 64\)"),
+        ({"rows": np.zeros(32, np.int32)}, "permutation must hold every row number from 0 to 31"),
+        ({"permutation": np.full(32, 99, np.int32)}, "permutation must hold every row number"),
+        ({"group_size": 24}, "group_size=24"),
+        ({"bits": 5}, "bits=5"),
+    ),
+)
+def test_words_that_make_no_weight_never_reach_a_device(changes, message):
+    """What a device holds is not looked at any more: a file's NaN, or a row that is not there, must
+    be found before."""
+    assert stored().k == 32
+    with pytest.raises(ValueError, match=message):
+        stored(**changes)
+
+
+def test_a_stored_weight_says_what_it_is():
+    assert repr(stored()) == (
+        "<StoredWeight [k=32, n=64], 4 bits, groups of 16 rows, symmetric, scales float16;"
+        " 1.25 KiB on the host>"
+    )
 
 
 @pytest.mark.parametrize(

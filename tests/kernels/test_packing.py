@@ -17,7 +17,7 @@ from numba_marlin.formats import marlin
 from numba_marlin.formats.gptq import AWQ_ORDER
 from numba_marlin.formats.streams import MarlinCodes, Stream
 from numba_marlin.kernels import registry
-from numba_marlin.kernels.packing import PACK, SPREAD, UNPACK, CodeBits, FileWords
+from numba_marlin.kernels.packing import PACK, READ_WORDS, UNPACK, CodeBits, FileWords
 from numba_marlin.testing import launches
 from numba_marlin.testing.weights import make_codes
 from tests.kernels.harness import on_gpu, target_of
@@ -114,13 +114,13 @@ STREAMS = {
 }
 
 
-def check_spread(order, bits, k, n, run_on, compiler=COMPILERS[0]):
+def check_read(order, bits, k, n, run_on, compiler=COMPILERS[0]):
     stream, config = STREAMS[order], FileWords(bits, order)
     assert packing.file_words(stream, bits) == config
     codes = make_codes("uniform", k, n, seed=k * n, bits=bits)
     rows = np.random.default_rng(n).permutation(k).astype(np.int32)
     words = stream.pack(codes, bits)
-    found = run(SPREAD, config, k, n, run_on, compiler, words=words, rows=rows).view(np.uint8)
+    found = run(READ_WORDS, config, k, n, run_on, compiler, words=words, rows=rows).view(np.uint8)
     assert np.array_equal(found[rows], codes)
 
 
@@ -130,24 +130,24 @@ FILES = (("along_k", 4), ("along_k", 8), ("transposed", 4), ("transposed", 8), (
 # thread blocks have 512, 64 and 1024 columns
 @pytest.mark.parametrize("order, bits", FILES)
 @pytest.mark.parametrize("k, n", ((16, 8), (48, 72), (80, 520), (16, 1032)))
-def test_words_of_files_are_spread(order, bits, k, n, run_on):
-    check_spread(order, bits, k, n, run_on)
+def test_words_of_files_are_read(order, bits, k, n, run_on):
+    check_read(order, bits, k, n, run_on)
 
 
 @settings(max_examples=15)
 @given(st.integers(1, 9), st.integers(1, 90), st.sampled_from(FILES))
-def test_words_of_every_shape_are_spread(run_on, k16_rows, tiles, file):
-    check_spread(*file, 16 * k16_rows, 8 * tiles, run_on)
+def test_words_of_every_shape_are_read(run_on, k16_rows, tiles, file):
+    check_read(*file, 16 * k16_rows, 8 * tiles, run_on)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("order, bits", FILES)
-def test_the_other_compiler_spreads_them_too(order, bits, run_on):
+def test_the_other_compiler_reads_them_too(order, bits, run_on):
     pytest.importorskip("numba_cuda_mlir")
-    check_spread(order, bits, 48, 72, run_on, COMPILERS[1])
+    check_read(order, bits, 48, 72, run_on, COMPILERS[1])
 
 
-def test_words_that_cannot_be_spread_are_known():
+def test_words_that_cannot_be_read_are_known():
     assert packing.file_words(Stream("k", "k"), 3) is None
     assert packing.file_words(Stream("k", "n", "uint8"), 4) is None
     assert packing.file_words(Stream("n", "k"), 4) is None
@@ -160,7 +160,7 @@ def test_words_that_cannot_be_spread_are_known():
 
 
 def test_it_is_no_product_that_anybody_may_ask_for():
-    for definition in (PACK, UNPACK, SPREAD):
+    for definition in (PACK, UNPACK, READ_WORDS):
         assert not registry.is_kernel(definition.name)
 
 

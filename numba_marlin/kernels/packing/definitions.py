@@ -1,5 +1,5 @@
-"""How the programs of ``kernel`` and ``spread`` are made and launched: ``PACK`` and ``UNPACK``,
-configured by the bits of a code, and ``SPREAD``, by the words of a file.
+"""How the programs of ``words`` and ``file_words`` are made and launched: ``PACK`` and ``UNPACK``,
+configured by the bits of a code, and ``READ_WORDS``, by the words of a file.
 
 They are KernelDefinitions, so that they are compiled, cached and launched as all kernels are, but
 no product is theirs: the registry does not have them, and of a problem's sizes m is not used.
@@ -37,7 +37,7 @@ WORDS = ("along_k", "transposed", "interleaved")
 class FileWords(CodeBits):
     """What the words of a file are."""
 
-    #: One of WORDS, which ``spread`` explains.
+    #: One of WORDS, which ``file_words`` explains.
     order: str = "along_k"
 
     def __post_init__(self):
@@ -48,10 +48,10 @@ class FileWords(CodeBits):
             raise ValueError(f"bits={self.bits} must be 4 with order='interleaved'")
 
 
-def _make_spread(lang, config):
-    from numba_marlin.kernels.packing import spread
+def _make_read_words(lang, config):
+    from numba_marlin.kernels.packing import file_words
 
-    return body_of(getattr(spread, f"{config.order}_{config.bits}"), lang)
+    return body_of(getattr(file_words, f"{config.order}_{config.bits}"), lang)
 
 
 def _file_shapes(config: FileWords, m: int, n: int, k: int) -> dict[str, tuple[int, ...]]:
@@ -71,15 +71,15 @@ def _file_grid(config: FileWords, m: int, n: int, k: int, sms: int) -> tuple[int
 
 def _make_pack(lang, config):
     # imports Numba
-    from numba_marlin.kernels.packing import kernel
+    from numba_marlin.kernels.packing import words
 
-    return body_of({4: kernel.pack_4, 8: kernel.pack_8}[config.bits], lang)
+    return body_of({4: words.pack_4, 8: words.pack_8}[config.bits], lang)
 
 
 def _make_unpack(lang, config):
-    from numba_marlin.kernels.packing import kernel
+    from numba_marlin.kernels.packing import words
 
-    return body_of({4: kernel.unpack_4, 8: kernel.unpack_8}[config.bits], lang)
+    return body_of({4: words.unpack_4, 8: words.unpack_8}[config.bits], lang)
 
 
 def shapes(config: CodeBits, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:
@@ -108,8 +108,8 @@ def _definition(name: str, summary: str, make) -> KernelDefinition:
 PACK = _definition("pack", "codes, a byte each, into Marlin's words", _make_pack)
 UNPACK = _definition("unpack", "Marlin's words into codes, a byte each", _make_unpack)
 
-SPREAD = KernelDefinition(
-    name="spread",
+READ_WORDS = KernelDefinition(
+    name="read_words",
     summary="codes, a byte each, out of a file's words",
     config_type=FileWords,
     parameters=(
@@ -118,7 +118,7 @@ SPREAD = KernelDefinition(
         ("codes", "int32[:, ::1]"),
     ),
     shapes=_file_shapes,
-    make=_make_spread,
+    make=_make_read_words,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
     grid=_file_grid,
