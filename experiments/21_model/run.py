@@ -70,7 +70,7 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--batches", type=lambda text: [int(each) for each in text.split(",")])
     listed("--context", type=int, default=256, help="tokens in a sequence's cache")
     listed("--tokens", type=int, default=2048, help="of a prefill")
-    listed("--glue", type=names(("plain", "compiled")), default=["compiled", "plain"])
+    listed("--glue", type=names(("plain", "compiled")), default=["plain", "compiled"])
     listed("--reduce", type=names(("NCCL", "one-shot")), default=["NCCL", "one-shot"])
     listed("--rounds", type=int, default=15)
     listed("--repeats", type=int, default=3, help="steps in a graph")
