@@ -7,9 +7,10 @@ Needs transformers: ``pip install 'numba-marlin[transformers]'``.
 
 ``from_pretrained`` reads every format that ``load_checkpoint`` reads and kernels multiply (GPTQ, in
 activation order too, AWQ, compressed-tensors, NVFP4, MXFP4), and quantises a model in float.
-``AutoModel....from_pretrained(path, quantization_config=Config(...))`` does so too where config.json
-names no method that transformers knows: where it names one ("gptq"), transformers insists on that
-one's own loader and raises. ``from_pretrained`` differs from it by replacing that statement.
+
+``AutoModelForCausalLM.from_pretrained(path, quantization_config=Config(...))`` does so too where
+config.json names no method that transformers knows. Where it names one ("gptq"), transformers
+insists on that one's own loader and raises; ``from_pretrained`` replaces that statement first.
 
 How: before transformers loads, every module that will be packed is taken out of the model's
 skeleton, ``Awaited`` stands there, and transformers loads everything else, as ever (names, devices,
@@ -42,9 +43,10 @@ import numba_marlin as nm
 from numba_marlin.checkpoints import Checkpoint, CheckpointError, skipped
 from numba_marlin.checkpoints.configuration import quantization_of
 from numba_marlin.checkpoints.job import layer_tensors
-from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
+from numba_marlin.formats import BlockWeight, PackedWeight, QuantizedWeight
 from numba_marlin.formats.changes import widen
 from numba_marlin.formats.files import find_stored
+from numba_marlin.formats.stored import StoredFormat
 from numba_marlin.formats.types import SUPPORTED_BITS
 from numba_marlin.torch import operators
 from numba_marlin.torch.linear import Linear
@@ -61,8 +63,13 @@ _OF_THE_HUB = (
     "token",
     "trust_remote_code",
 )
-# What save_pretrained writes, by the numbers of a layer's weight, where nobody says.
-_USUAL = {"integer": "pack-quantized", 16: "nvfp4-pack-quantized", 32: "mxfp4-pack-quantized"}
+# What is saved of a model in float that was quantised to these numbers, where nobody says.
+_USUAL = {
+    "integer": "pack-quantized",
+    "nvfp4": "nvfp4-pack-quantized",
+    "mxfp4": "mxfp4-pack-quantized",
+}
+_CODES = {"F8_E4M3": torch.float8_e4m3fn}  # types of ``StoredFormat.codes_of``
 
 
 @register_quantization_config(METHOD)
@@ -278,6 +285,12 @@ class Quantizer(HfQuantizer):
                 yield name, Awaited(linear, read, nbytes)
 
     def _to_quantize(self, model) -> dict[str, nn.Linear]:
+        numbers, form = self.quantization_config.options.get("format"), self._form_to_save()
+        if form.numbers != (numbers or "integer"):
+            raise ValueError(
+                f"save_format={form.name!r} holds no numbers of format={numbers!r}, to which the"
+                " model is quantised"
+            )
         chosen = {
             name: module
             for name, module in model.named_modules()
@@ -302,7 +315,12 @@ class Quantizer(HfQuantizer):
         config, hessians = self.quantization_config, self._hessians()
         more = {} if hessians is None else {"calibration": hessians[name]}
         w = np.ascontiguousarray(read().T)
-        return _pack(nm.quantize(w, method=config.method, **more, **config.options), dtype)
+        weight = nm.quantize(w, method=config.method, **more, **config.options)
+        if isinstance(weight, BlockWeight):
+            # A global scale that divides in the format to save is the rounded inverse of one that
+            # multiplies: the model computes with the numbers that are saved.
+            weight, _ = self._form_to_save().prepare(weight)
+        return _pack(weight, dtype)
 
     def _process_model_after_weight_loading(self, model, **kwargs):
         waiting = {
@@ -346,14 +364,14 @@ class Quantizer(HfQuantizer):
             for key, value in state.items()
             if skipped.is_left_in_float(key, value.shape, str(value.dtype).removeprefix("torch."))
         ]
-        form, facts = self._form_to_save(layers.values()), []
+        form, facts = self._form_to_save(), []
         for name, layer in layers.items():
             tensors, fact = layer_tensors(form, name, layer.weight)
             facts.append(fact)
             for last, array in tensors.items():
                 tensor = operators.tensor_over(array)
                 if last in form.codes_of and tensor.dtype == torch.uint8:
-                    tensor = tensor.view(_FLOATS[form.codes_of[last]])
+                    tensor = tensor.view(_CODES[form.codes_of[last]])
                 state[f"{name}.{last}"] = tensor
         said = quantization_of(
             [{"layers": facts, "floats": sorted(floats)}], form.name, self.excepted
@@ -364,17 +382,17 @@ class Quantizer(HfQuantizer):
             "quantization_config": json.dumps(said),
         }
 
-    def _form_to_save(self, layers: Iterable[Linear]):
-        named = self.quantization_config.save_format
-        if named is None and len(self.read_from) == 1:
-            (named,) = self.read_from
-        if named is None:
-            weight = next(iter(layers)).weight
-            named = _USUAL[weight.group_size if isinstance(weight, PackedBlocks) else "integer"]
-        return find_stored(named)
-
-
-_FLOATS = {"F8_E4M3": torch.float8_e4m3fn}
+    def _form_to_save(self) -> StoredFormat:
+        config = self.quantization_config
+        if config.save_format is not None:
+            return find_stored(config.save_format)
+        if len(self.read_from) > 1:
+            raise ValueError(
+                f"layers were read from the formats {', '.join(sorted(self.read_from))}: name the one"
+                " to save, Config(save_format=...)"
+            )
+        numbers = config.options.get("format") or "integer"
+        return find_stored(next(iter(self.read_from), _USUAL.get(numbers)))
 
 
 def _renamer(model) -> Callable[[str], tuple[str, str | None]]:
