@@ -19,12 +19,17 @@ from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
 from numba_marlin.torch.quantize import quantize_
 
 _OF_TRANSFORMERS = ("Config", "from_pretrained")
-__all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_", *_OF_TRANSFORMERS]
+__all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_"]
 
 
 def __getattr__(name: str):
     if name in _OF_TRANSFORMERS:
-        from numba_marlin.torch import transformers
-
+        try:
+            from numba_marlin.torch import transformers
+        except ModuleNotFoundError as error:
+            if error.name != "transformers":
+                raise
+            needed = "pip install 'numba-marlin[transformers]'"
+            raise ImportError(f"numba_marlin.torch.{name} needs transformers: {needed}") from error
         return getattr(transformers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -127,6 +127,9 @@ def from_pretrained(
     their specification and layers that cannot be packed.
     """
     quantization = Config() if quantization_config is None else quantization_config
+    if not isinstance(quantization, Config):
+        kind = type(quantization).__name__
+        raise TypeError(f"quantization_config is a {kind}, must be a numba_marlin.torch.Config")
     hub = {name: options[name] for name in _OF_THE_HUB if name in options}
     config = AutoConfig.from_pretrained(path, **hub)
     text = config.get_text_config(decoder=True)
@@ -202,6 +205,11 @@ class Quantizer(HfQuantizer):
 
     def _await_layers(self, model, checkpoint: Checkpoint) -> None:
         self.excepted = checkpoint.source.excepted
+        if self.pre_quantized and not checkpoint.layers:
+            raise ValueError(
+                f"{checkpoint.source.path}: its config.json says that it is quantised, but it holds"
+                " no quantised layer of a known format (`numba-marlin inspect` says what it holds)"
+            )
         renamed = _renamer(model)
         biases = {renamed(name)[0] for name in checkpoint.others if name.endswith(".bias")}
         awaited = dict(
@@ -276,6 +284,12 @@ class Quantizer(HfQuantizer):
         for name, linear in chosen.items():
             _check_shape(name, linear.in_features, linear.out_features)
             if (tensor := stored.get(f"{name}.weight")) is not None:
+                entry, shape = checkpoint.source.entries[tensor], tuple(linear.weight.shape)
+                if entry.shape != shape or not entry.code.endswith(("F16", "F32", "F64")):
+                    raise ValueError(
+                        f"layer {name!r}: {tensor!r} is {entry.dtype.name} {entry.shape}, must be"
+                        f" floats of 16 bits or more, {shape}"
+                    )
                 read = partial(
                     self._quantized, name, partial(checkpoint.tensor, tensor), model.dtype
                 )
@@ -388,8 +402,8 @@ class Quantizer(HfQuantizer):
             return find_stored(config.save_format)
         if len(self.read_from) > 1:
             raise ValueError(
-                f"layers were read from the formats {', '.join(sorted(self.read_from))}: name the one"
-                " to save, Config(save_format=...)"
+                f"layers were read from the formats {', '.join(sorted(self.read_from))}: name the"
+                " one to save, Config(save_format=...)"
             )
         numbers = config.options.get("format") or "integer"
         return find_stored(next(iter(self.read_from), _USUAL.get(numbers)))

@@ -6,8 +6,9 @@ and rule.
 Skipped without transformers. Seen to pass with transformers 5.23, compressed-tensors 0.20.
 """
 
-import gc
 import json
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 
@@ -233,6 +234,58 @@ def test_a_shared_weight_stays_in_float_and_skip_may_be_empty(tmp_path):
     )
 
 
+@pytest.mark.thorough
+def test_names_that_transformers_changes(tmp_path):
+    """LLaVA's files have other names than its modules; of the modules, some are quantised."""
+    text = transformers.LlamaConfig(**SIZES, **HEADS)
+    layers = {key: SIZES[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    sight = transformers.CLIPVisionConfig(
+        **layers, num_attention_heads=4, image_size=32, patch_size=16
+    )
+    config = transformers.LlavaConfig(text_config=text, vision_config=sight)
+    of_type(transformers.LlavaForConditionalGeneration(config), torch.float16).save_pretrained(
+        tmp_path / "f"
+    )
+    source = nm.load_checkpoint(tmp_path / "f")
+    arrays = {name: source.tensor(name) for name in source.others}
+    quantise = [name for name in arrays if "language_model" in name and "_proj" in name]
+    assert not any(name.startswith("model.") for name in arrays)
+    weights = {
+        name.removesuffix(".weight"): nm.quantize(np.ascontiguousarray(arrays.pop(name).T), **GROUP)
+        for name in quantise
+    }
+    path = nm.save_checkpoint(
+        tmp_path / "q", weights, "awq", others=arrays, config=source.source.config
+    )
+    automatic = {"auto_class": transformers.AutoModelForImageTextToText}
+    loaded, report = nmt.from_pretrained(path, **automatic, output_loading_info=True)
+    assert not any(report.values())
+    assert sum(isinstance(each, nmt.Linear) for each in loaded.modules()) == len(weights) == 14
+    loaded.save_pretrained(tmp_path / "w")
+    written = nm.load_checkpoint(tmp_path / "w")
+    for name, weight in weights.items():
+        assert np.array_equal(nm.dequantize(written[name]), nm.dequantize(weight))
+    again = nmt.from_pretrained(tmp_path / "w", **automatic)
+    assert torch.equal(logits(again), logits(loaded))
+
+
+def test_experts_stay_in_float(tmp_path):
+    """In transformers they are one parameter, not linear layers: files where they are quantised are
+    refused."""
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**SIZES, **HEADS, num_local_experts=2)
+    model = of_type(transformers.MixtralForCausalLM(config), torch.float16)
+    model.save_pretrained(tmp_path / "f")
+    loaded = nmt.from_pretrained(tmp_path / "f", nmt.Config(**GROUP))
+    assert isinstance(loaded.model.layers[0].self_attn.q_proj, nmt.Linear)
+    experts = "model.layers.0.mlp.experts.gate_up_proj"
+    assert torch.equal(loaded.get_parameter(experts), model.get_parameter(experts))
+    expert = "model.layers.1.block_sparse_moe.experts.0.w1"
+    weights = {expert: nm.quantize(np.ones((64, 128)), **GROUP)}
+    with pytest.raises(ValueError, match=rf"layer '{expert}': .*part of another parameter"):
+        nmt.from_pretrained(stored(tmp_path / "q", model, weights))
+
+
 def test_weights_that_are_in_no_file_are_quantised_once_they_are_loaded(tmp_path):
     """A pickle, which is not opened here."""
     model = llama()
@@ -244,6 +297,7 @@ def test_weights_that_are_in_no_file_are_quantised_once_they_are_loaded(tmp_path
     assert torch.equal(logits(loaded), logits(nmt.quantize_(model, **GROUP).eval()))
 
 
+@pytest.mark.thorough
 def test_gptq_with_hessians_of_a_file(tmp_path):
     pytest.importorskip("scipy")
     model = llama()
@@ -273,7 +327,6 @@ def test_one_layer_is_in_memory_beside_the_model(tmp_path, monkeypatch):
         def reading(checkpoint, name):
             found = real(checkpoint, name)
             if name.endswith(("_proj", "_proj.weight")):
-                gc.collect()
                 left = [each for each, alive in read if alive() is not None]
                 assert not left, f"{left} are still there when {name} is read"
                 read.append((name, weakref.ref(getattr(found, "codes", found))))
@@ -526,3 +579,49 @@ def test_a_pickle_of_quantised_layers_is_refused(tmp_path):
     (path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"read from .safetensors files; there is pytorch_model"):
         nmt.from_pretrained(path)
+
+
+def test_files_that_are_not_what_config_json_says(tmp_path):
+    llama().save_pretrained(tmp_path / "f")
+    altered(tmp_path / "f", f"{UP}.weight", lambda tensor: tensor.to(torch.uint8))
+    with pytest.raises(ValueError, match=rf"layer '{UP}': .* is uint8 \(128, 64\), must be floats"):
+        nmt.from_pretrained(tmp_path / "f", nmt.Config(**GROUP))
+    said = json.loads((tmp_path / "f" / "config.json").read_text())
+    said["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (tmp_path / "f" / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="says that it is quantised, but it holds no quantised"):
+        nmt.from_pretrained(tmp_path / "f")
+
+
+def test_configurations_that_contradict_themselves(tmp_path):
+    llama().save_pretrained(tmp_path / "f")
+    with pytest.raises(TypeError, match="quantization_config is a dict, must be a numba_marlin"):
+        nmt.from_pretrained(tmp_path / "f", {"bits": 4})
+    config = nmt.Config(save_format="gptq", **MXFP4)
+    with pytest.raises(ValueError, match="save_format='gptq' holds no numbers of format='mxfp4'"):
+        nmt.from_pretrained(tmp_path / "f", config)
+    with pytest.raises(TypeError, match="layer 'model.layers.0.*' takes no bitz"):
+        nmt.from_pretrained(tmp_path / "f", nmt.Config(bitz=4))
+
+
+def test_layers_of_several_formats_are_saved_in_the_one_that_is_named(tmp_path):
+    quantizer = room.Quantizer(nmt.Config())
+    quantizer.read_from = {"gptq", "awq"}
+    with pytest.raises(ValueError, match=r"formats awq, gptq: name the one to save"):
+        quantizer.get_state_dict_and_metadata(llama())
+
+
+@pytest.mark.thorough
+def test_transformers_is_imported_when_it_is_named():
+    statement = """
+import sys
+import numba_marlin.torch as nmt
+assert "transformers" not in sys.modules
+sys.modules["transformers"] = None
+try:
+    nmt.Config
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True)
+    assert "numba_marlin.torch.Config needs transformers: pip install" in done.stdout, done.stderr
