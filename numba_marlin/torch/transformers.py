@@ -13,8 +13,8 @@ config.json names no method that transformers knows. Where it names one ("gptq")
 insists on that one's own loader and raises; ``from_pretrained`` replaces that statement first.
 
 How: before transformers loads, every module that will be packed is taken out of the model's
-skeleton, ``Awaited`` stands there, and transformers loads everything else, as ever (names, devices,
-types). Then the layers are read from the files one after another, packed, and put in their places:
+skeleton (``skeleton``), and transformers loads everything else, as ever (names, devices, types).
+Then the layers are read from the files one after another, packed, and put in their places:
 beside the model there is one layer in memory. Errors are raised before the caller gets a model.
 
 ``save_pretrained`` writes a format that others read (``Config.save_format``).
@@ -23,8 +23,7 @@ beside the model there is one layer in memory. Errors are raised before the call
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -32,8 +31,6 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils import logging
@@ -43,14 +40,13 @@ import numba_marlin as nm
 from numba_marlin.checkpoints import Checkpoint, CheckpointError, skipped
 from numba_marlin.checkpoints.configuration import quantization_of
 from numba_marlin.checkpoints.job import layer_tensors
-from numba_marlin.formats import BlockWeight, PackedWeight, QuantizedWeight
-from numba_marlin.formats.changes import widen
+from numba_marlin.formats import BlockWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.stored import StoredFormat
-from numba_marlin.formats.types import SUPPORTED_BITS
 from numba_marlin.torch import operators
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.quantize import is_skipped
+from numba_marlin.torch.skeleton import Awaited, float_layers, packed, packed_layers, put_in
 
 METHOD = "numba_marlin"  # quant_method, by which transformers finds the quantizer
 _OF_THE_HUB = (
@@ -141,17 +137,6 @@ def from_pretrained(
     return auto_class.from_pretrained(path, config=config, **options)
 
 
-class Awaited(nn.Module):
-    """Stands in the model for a linear layer whose weight is not there yet: has its bias, which
-    transformers loads, and a byte of which transformers says on which device it shall be."""
-
-    def __init__(self, linear: nn.Linear, read: Callable, nbytes: int):
-        super().__init__()
-        self.bias, self.read, self.nbytes = linear.bias, read, nbytes
-        byte = torch.empty(1, dtype=torch.uint8, device="meta")
-        self.register_buffer("byte", byte, persistent=False)
-
-
 @register_quantizer(METHOD)
 class Quantizer(HfQuantizer):
     """What transformers calls while it loads or saves a model."""
@@ -205,98 +190,27 @@ class Quantizer(HfQuantizer):
 
     def _await_layers(self, model, checkpoint: Checkpoint) -> None:
         self.excepted = checkpoint.source.excepted
-        if self.pre_quantized and not checkpoint.layers:
+        if checkpoint.layers:
+            awaited = dict(packed_layers(model, checkpoint))
+            self.read_from = {each.form.name for each in checkpoint.layers.values()}
+        elif self.pre_quantized:
             raise ValueError(
                 f"{checkpoint.source.path}: its config.json says that it is quantised, but it holds"
                 " no quantised layer of a known format (`numba-marlin inspect` says what it holds)"
             )
-        renamed = _renamer(model)
-        biases = {renamed(name)[0] for name in checkpoint.others if name.endswith(".bias")}
-        awaited = dict(
-            self._packed_layers(model, checkpoint, renamed)
-            if checkpoint.layers
-            else self._float_layers(model, checkpoint, renamed)
-        )
-        for name, each in awaited.items():
-            if checkpoint.layers and each.bias is not None and f"{name}.bias" not in biases:
-                raise ValueError(f"layer {name!r}: the model's has a bias, the checkpoint has none")
-        for name, each in awaited.items():
-            # a head that is quantised shares nothing with the embedding, whatever config.json says
-            if model.all_tied_weights_keys.pop(f"{name}.weight", None) is not None:
-                model.config.tie_word_embeddings = False
-            model.set_submodule(name, each)
-        ours = [name for layer in checkpoint.layers.values() for name in layer.tensors.values()]
-        if not checkpoint.layers:
-            ours = [name for name in checkpoint.others if renamed(name)[0] in _weights_of(awaited)]
-        renamed = _renamer(model)
-        keys = "|".join(re.escape(renamed(name)[0]) for name in ours)
-        before = model._keys_to_ignore_on_load_unexpected or ()
-        model._keys_to_ignore_on_load_unexpected = {*before, f"^({keys})$"}
-
-    def _packed_layers(self, model, checkpoint, renamed) -> Iterator[tuple[str, Awaited]]:
-        """The quantised layers of a checkpoint that are modules of this model."""
-        modules, found = dict(model.named_modules()), False
-        for layer, described in checkpoint.layers.items():
-            key, converted = renamed(f"{layer}.weight")
-            name = key.removesuffix(".weight")
-            if converted is None and name not in modules:
-                continue  # of a larger model; transformers lists its tensors
-            if converted is not None or not isinstance(modules[name], nn.Linear):
-                kind = "part of another parameter" if converted else type(modules[name]).__name__
-                raise ValueError(
-                    f"layer {layer!r}: in the model {name!r} is {kind}, must be Linear"
+        else:
+            awaited = {
+                name: Awaited(
+                    linear,
+                    partial(self._quantized, name, partial(checkpoint.tensor, tensor), model.dtype),
+                    linear.weight.numel() * self.quantization_config.options.get("bits", 4) // 8,
+                    [tensor],
                 )
-            linear, geometry = modules[name], described.geometry
-            shape = linear.in_features, linear.out_features
-            if (geometry.k, geometry.n) != shape:
-                raise ValueError(
-                    f"layer {layer!r}: [k, n] is {[geometry.k, geometry.n]} in the checkpoint,"
-                    f" must be the model's {list(shape)}"
+                for name, linear, tensor in float_layers(
+                    model, self._to_quantize(model), checkpoint
                 )
-            _check_shape(layer, *shape)
-            try:
-                checkpoint.outline(layer)
-            except CheckpointError:
-                raise
-            except ValueError as error:
-                raise ValueError(f"layer {layer!r}: {error}") from error
-            found = True
-            self.read_from.add(described.form.name)
-            nbytes = sum(
-                checkpoint.source.entries[each].nbytes for each in described.tensors.values()
-            )
-            yield name, Awaited(linear, partial(_packed, checkpoint, layer, model.dtype), nbytes)
-        if not found:
-            raise ValueError(
-                f"{checkpoint.source.path}: none of its {len(checkpoint)} quantised layers"
-                f" ({next(iter(checkpoint))!r} ...) is a layer of {type(model).__name__}"
-            )
-
-    def _float_layers(self, model, checkpoint, renamed) -> Iterator[tuple[str, Awaited]]:
-        """The linear layers to quantise whose weights are tensors of the files. (Weights that
-        transformers puts together or splits are quantised once they are loaded.)"""
-        stored = {}
-        for name in checkpoint.others:
-            key, converted = renamed(name)
-            if converted is None:
-                stored[key] = name
-        chosen = self._to_quantize(model)
-        for name, linear in chosen.items():
-            _check_shape(name, linear.in_features, linear.out_features)
-            if (tensor := stored.get(f"{name}.weight")) is not None:
-                entry, shape = checkpoint.source.entries[tensor], tuple(linear.weight.shape)
-                if entry.shape != shape or not entry.code.endswith(("F16", "F32", "F64")):
-                    raise ValueError(
-                        f"layer {name!r}: {tensor!r} is {entry.dtype.name} {entry.shape}, must be"
-                        f" floats of 16 bits or more, {shape}"
-                    )
-                read = partial(
-                    self._quantized, name, partial(checkpoint.tensor, tensor), model.dtype
-                )
-                nbytes = (
-                    linear.weight.numel() * self.quantization_config.options.get("bits", 4) // 8
-                )
-                yield name, Awaited(linear, read, nbytes)
+            }
+        put_in(model, awaited, checkpoint)
 
     def _to_quantize(self, model) -> dict[str, nn.Linear]:
         numbers, form = self.quantization_config.options.get("format"), self._form_to_save()
@@ -334,7 +248,7 @@ class Quantizer(HfQuantizer):
             # A global scale that divides in the format to save is the rounded inverse of one that
             # multiplies: the model computes with the numbers that are saved.
             weight, _ = self._form_to_save().prepare(weight)
-        return _pack(weight, dtype)
+        return packed(weight, dtype)
 
     def _process_model_after_weight_loading(self, model, **kwargs):
         waiting = {
@@ -407,49 +321,6 @@ class Quantizer(HfQuantizer):
             )
         numbers = config.options.get("format") or "integer"
         return find_stored(next(iter(self.read_from), _USUAL.get(numbers)))
-
-
-def _renamer(model) -> Callable[[str], tuple[str, str | None]]:
-    """name of a tensor in the files -> (its name in the model, what transformers converts it by:
-    None if it is one tensor there too). As ``convert_and_load_state_dict_in_model`` finds it."""
-    skeleton = model.state_dict()
-    conversions = get_model_conversion_mapping(model)
-    renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
-    converters = [each for each in conversions if isinstance(each, WeightConverter)]
-
-    def renamed(name: str) -> tuple[str, str | None]:
-        prefix = model.base_model_prefix
-        found = rename_source_key(name, renamings, converters, prefix, skeleton)
-        if found[0] not in skeleton and name in skeleton:
-            return rename_source_key(name, [], [], prefix, skeleton)
-        return found
-
-    return renamed
-
-
-def _weights_of(names: Iterable[str]) -> set[str]:
-    return {f"{name}.weight" for name in names}
-
-
-def _check_shape(name: str, k: int, n: int) -> None:
-    if k % 16 or n % 8:
-        raise ValueError(
-            f"layer {name!r}: [k, n] is {[k, n]}, must be multiples of 16 and 8: leave it in float"
-            " (skip)"
-        )
-
-
-def _packed(checkpoint: Checkpoint, layer: str, dtype: torch.dtype):
-    weight = checkpoint[layer]
-    if isinstance(weight, QuantizedWeight) and weight.bits not in SUPPORTED_BITS:
-        weight = widen(weight, min(SUPPORTED_BITS))
-    return weight if isinstance(weight, PackedWeight) else _pack(weight, dtype)
-
-
-def _pack(weight, dtype: torch.dtype):
-    if isinstance(weight, BlockWeight):
-        return nm.pack(weight, dtype="bfloat16" if dtype == torch.bfloat16 else "float16")
-    return nm.pack(weight)
 
 
 def _numbers(model: nn.Module, name: str) -> np.ndarray:

@@ -462,7 +462,7 @@ def test_a_place_that_waits_counts_as_its_layer():
     from transformers.integrations.accelerate import compute_module_sizes
 
     linear = nn.Linear(64, 64, bias=False)
-    model = nn.ModuleDict({"a": room.Awaited(linear, lambda: None, 2304)})
+    model = nn.ModuleDict({"a": room.Awaited(linear, lambda: None, 2304, [])})
     sizes, _ = compute_module_sizes(model, room.Quantizer(nmt.Config()))
     assert sizes["a"] == 2304
     hook = AlignDevicesHook(execution_device="cpu", io_same_device=True)
