@@ -213,7 +213,13 @@ class Quantizer(HfQuantizer):
         put_in(model, awaited, checkpoint)
 
     def _to_quantize(self, model) -> dict[str, nn.Linear]:
-        numbers, form = self.quantization_config.options.get("format"), self._form_to_save()
+        numbers = self.quantization_config.options.get("format")
+        if (numbers or "integer") not in _USUAL:
+            raise ValueError(
+                f"format={numbers!r} must be None, 'nvfp4' or 'mxfp4': no kernel multiplies weights"
+                " of another"
+            )
+        form = self._form_to_save()
         if form.numbers != (numbers or "integer"):
             raise ValueError(
                 f"save_format={form.name!r} holds no numbers of format={numbers!r}, to which the"

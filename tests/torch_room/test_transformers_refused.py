@@ -156,6 +156,8 @@ def test_configurations_that_contradict_themselves(tmp_path):
     config = nmt.Config(save_format="gptq", **MXFP4)
     with pytest.raises(ValueError, match="save_format='gptq' holds no numbers of format='mxfp4'"):
         nmt.from_pretrained(tmp_path / "f", config)
+    with pytest.raises(ValueError, match="format='mxfp8-e4m3' must be None, 'nvfp4' or 'mxfp4'"):
+        nmt.from_pretrained(tmp_path / "f", nmt.Config(format="mxfp8-e4m3"))
     with pytest.raises(TypeError, match="layer 'model.layers.0.*' takes no bitz"):
         nmt.from_pretrained(tmp_path / "f", nmt.Config(bitz=4))
 

@@ -1,7 +1,8 @@
 """Contract under test: what ``save_pretrained`` writes of a model with our layers, we and others
 load with the same numbers.
 
-Skipped without transformers. Seen to pass with transformers 5.23 and compressed-tensors 0.20.
+Skipped without transformers. Seen to pass with transformers 5.23, compressed-tensors 0.20, and
+GPTQModel 7.7 with optimum 2.3.
 """
 
 import numpy as np
