@@ -151,7 +151,7 @@ ALLOWED = {
         "problems",
         "wording",
     },
-    "torch": {"api", "execution", "formats", "quantizers"},
+    "torch": {"api", "checkpoints", "execution", "formats", "quantizers"},
 }
 
 

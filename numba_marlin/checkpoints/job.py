@@ -229,35 +229,7 @@ class Job:
 
     def _converted(self, name: str) -> tuple[str, dict, dict]:
         """Convert a layer: (its name, its tensors, its facts for the configuration)."""
-        weight = self.layers[name]
-        if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
-            hint = (
-                ": numba_marlin.formats.operands.to_weight converts it"
-                if isinstance(weight, BlockScaled)
-                else ""
-            )
-            raise TypeError(
-                f"layer {name!r} is a {type(weight).__name__}, must be a QuantizedWeight, a"
-                f" BlockWeight, or one of them packed{hint}"
-            )
-        if isinstance(weight, (PackedWeight, PackedBlocks)):
-            weight = weight.to("cpu")
-        try:
-            tensors = self.form.write(weight, codec_for(weight.k * weight.n), self.allow_loss)
-        except LossError as error:
-            raise error.about(f"layer {name!r}") from error
-        except ValueError as error:
-            raise ValueError(f"layer {name!r}: {error}") from error
-        geometry = self.form.check(tensors)
-        facts = {
-            "name": name,
-            "bits": geometry.bits,
-            "group": geometry.group,
-            "columns": geometry.columns,
-            "symmetric": getattr(weight, "zeros", None) is None,
-            "permuted": getattr(weight, "permutation", None) is not None,
-        }
-        return name, tensors, facts
+        return name, *layer_tensors(self.form, name, self.layers[name], self.allow_loss)
 
     def _add(self, writer: ShardWriter, name: str, tensors: dict, facts: dict) -> dict:
         """Write a converted layer and return its facts."""
@@ -274,3 +246,37 @@ class Job:
         self.done = min(self.total, self.done + nbytes)
         if self.progress is not None:
             self.progress(self.done, self.total, what)
+
+
+def layer_tensors(
+    form: StoredFormat, name: str, weight, allow_loss: bool = False
+) -> tuple[dict, dict]:
+    """(the tensors of a layer in a format, by their names without the layer's; what
+    ``configuration.quantization_of`` wants to know of it). Errors name the layer."""
+    if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
+        hint = (
+            ": numba_marlin.formats.operands.to_weight converts it"
+            if isinstance(weight, BlockScaled)
+            else ""
+        )
+        raise TypeError(
+            f"layer {name!r} is a {type(weight).__name__}, must be a QuantizedWeight, a"
+            f" BlockWeight, or one of them packed{hint}"
+        )
+    if isinstance(weight, (PackedWeight, PackedBlocks)):
+        weight = weight.to("cpu")
+    try:
+        tensors = form.write(weight, codec_for(weight.k * weight.n), allow_loss)
+    except LossError as error:
+        raise error.about(f"layer {name!r}") from error
+    except ValueError as error:
+        raise ValueError(f"layer {name!r}: {error}") from error
+    geometry = form.check(tensors)
+    return tensors, {
+        "name": name,
+        "bits": geometry.bits,
+        "group": geometry.group,
+        "columns": geometry.columns,
+        "symmetric": getattr(weight, "zeros", None) is None,
+        "permuted": getattr(weight, "permutation", None) is not None,
+    }

@@ -9,10 +9,27 @@ a whole model. Needs torch: ``pip install 'numba-marlin[torch]'``.
 ``matmul(x, p)`` is ``numba_marlin.matmul`` as a torch operator: it has a gradient with respect to x
 and the bias, and torch.compile, torch.export and CUDA graphs go through it. On the CPU it is the
 float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel on the PTX machine.
+
+``from_pretrained`` and ``Config`` are of the module ``transformers``, which is imported when one of
+them is first named.
 """
 
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
 from numba_marlin.torch.quantize import quantize_
 
+_OF_TRANSFORMERS = ("Config", "from_pretrained")
 __all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_"]
+
+
+def __getattr__(name: str):
+    if name in _OF_TRANSFORMERS:
+        try:
+            from numba_marlin.torch import transformers
+        except ModuleNotFoundError as error:
+            if error.name != "transformers":
+                raise
+            needed = "pip install 'numba-marlin[transformers]'"
+            raise ImportError(f"numba_marlin.torch.{name} needs transformers: {needed}") from error
+        return getattr(transformers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

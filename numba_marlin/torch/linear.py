@@ -53,7 +53,7 @@ class Linear(nn.Module):
     def from_linear(cls, linear: nn.Linear, **options: Any) -> Linear:
         """Quantise a torch.nn.Linear, whose weight is [out_features, in_features]; on its device.
         options: those of ``numba_marlin.quantize`` (bits, group_size, symmetric, method, format,
-        hessian ...). Raises as it and ``pack`` do."""
+        calibration ...). Raises as it and ``pack`` do."""
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}, must be a torch.nn.Linear")
         weight = linear.weight.detach()

@@ -37,7 +37,7 @@ def quantize_(
     places = {  # of a module that stands in several, all
         name: layer
         for name, layer in model.named_modules(remove_duplicate=False)
-        if isinstance(layer, nn.Linear) and not _skipped(name, patterns)
+        if isinstance(layer, nn.Linear) and not is_skipped(name, patterns)
     }
     if not places:
         raise ValueError(
@@ -69,7 +69,8 @@ def quantize_(
     return model
 
 
-def _skipped(name: str, patterns: list[str]) -> bool:
+def is_skipped(name: str, patterns: list[str]) -> bool:
+    """Whether a pattern is of the name of a module, or of its last part."""
     last = name.rpartition(".")[2]
     return any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns for each in (name, last))
 

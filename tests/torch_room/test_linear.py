@@ -172,3 +172,23 @@ def test_nothing_to_quantise_is_said():
         nmt.quantize_(linear(), **OPTIONS)
     with pytest.raises(ValueError, match="layer 'first' has no Hessian"):
         nmt.quantize_(model(), method="gptq", hessians={}, **OPTIONS)
+
+
+def test_gptq_with_hessians_is_that_of_each_layer():
+    pytest.importorskip("scipy")
+    net, inputs = model(), torch.randn(64, 64)
+    hessians = nm.calibrate(net["inner"][2], [inputs])
+    hessian = next(iter(hessians.values()))
+    kept = net["inner"][2].weight.detach().t().contiguous().numpy()
+    nmt.quantize_(
+        net,
+        "gptq",
+        ["first", "0", "lm_head"],
+        hessians={"inner.2": hessian},
+        act_order=True,
+        **OPTIONS,
+    )
+    expected = nm.quantize(kept, method="gptq", calibration=hessian, act_order=True, **OPTIONS)
+    found = nm.unpack(net["inner"][2].weight)
+    assert np.array_equal(found.codes, expected.codes)
+    assert np.array_equal(found.permutation, expected.permutation)
