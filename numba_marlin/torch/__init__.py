@@ -13,6 +13,15 @@ float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel o
 
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
+from numba_marlin.torch.parallel import ColumnParallelLinear, RowParallelLinear
 from numba_marlin.torch.quantize import quantize_
 
-__all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_"]
+__all__ = [
+    "ColumnParallelLinear",
+    "Linear",
+    "RowParallelLinear",
+    "cpu_backend",
+    "dequantize",
+    "matmul",
+    "quantize_",
+]
