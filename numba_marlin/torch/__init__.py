@@ -9,19 +9,26 @@ a whole model. Needs torch: ``pip install 'numba-marlin[torch]'``.
 ``matmul(x, p)`` is ``numba_marlin.matmul`` as a torch operator: it has a gradient with respect to x
 and the bias, and torch.compile, torch.export and CUDA graphs go through it. On the CPU it is the
 float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel on the PTX machine.
+
+Several GPUs, a process each (``torchrun``), after ``torch.distributed.init_process_group()``:
+
+    nmt.parallelize_(model, nmt.LLAMA_PLAN).cuda()  # each rank keeps its part of every layer
 """
 
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
 from numba_marlin.torch.parallel import ColumnParallelLinear, RowParallelLinear
+from numba_marlin.torch.parallelize import LLAMA_PLAN, parallelize_
 from numba_marlin.torch.quantize import quantize_
 
 __all__ = [
+    "LLAMA_PLAN",
     "ColumnParallelLinear",
     "Linear",
     "RowParallelLinear",
     "cpu_backend",
     "dequantize",
     "matmul",
+    "parallelize_",
     "quantize_",
 ]
