@@ -41,7 +41,9 @@ def test_every_batch_has_one_kernel_and_one_order_of_sums(device, n, k, types):
 
 
 @pytest.mark.parametrize("device", ("A100", "H200", "RTX 4090"))
-@pytest.mark.parametrize("types", ({}, {"bits": 8, "bias": True}, {"group_size": -1}))
+@pytest.mark.parametrize(
+    "types", ({}, {"bits": 8, "bias": True}, {"group_size": 16, "codes": "e2m1"})
+)
 def test_a_part_of_the_columns_can_take_the_order_of_the_whole(device, types):
     where, differ = devices.device(device), 0
     for (n, k), world in itertools.product(((28672, 4096), (1024, 8192), (512, 512)), (2, 8)):

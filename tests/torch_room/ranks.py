@@ -3,7 +3,6 @@ on GPUs. Nothing hangs: who does not answer in time is ended."""
 
 import datetime
 import multiprocessing
-import os
 import traceback
 
 import pytest
@@ -59,7 +58,6 @@ class Ranks:
 
 def _serve(pipe, rank, world, file, backend):
     torch.set_num_threads(1)
-    os.environ["LOCAL_RANK"] = str(rank)
     if backend == "nccl":
         torch.cuda.set_device(rank)
     dist.init_process_group(

@@ -57,6 +57,21 @@ def test_a_group_of_one_has_the_whole_layer(alone, kind):
     assert torch.equal(row(x), whole(x))
 
 
+def test_options_of_the_layer_and_of_its_quantisation_go_together(alone):
+    linear = nn.Linear(K, N)
+    options = {"group_size": 32, "symmetric": False}
+    column = nmt.ColumnParallelLinear.from_linear(linear, gather_output=True, **options)
+    row = nmt.RowParallelLinear.from_linear(
+        linear.eval(), input_is_parallel=False, deterministic=False, **options
+    )
+    assert column.gather_output and column.training
+    assert not (row.input_is_parallel or row.deterministic or row.training)
+    whole = nmt.Linear.from_linear(linear, **options)
+    assert torch.equal(column.qweight, whole.qweight) and torch.equal(row.qweight, whole.qweight)
+    with pytest.raises(TypeError, match="input_is_parallel"):
+        nmt.ColumnParallelLinear.from_linear(linear, input_is_parallel=False, **options)
+
+
 def test_it_says_which_part_it_is(alone):
     said = repr(nmt.ColumnParallelLinear.from_linear(nn.Linear(K, N), group_size=32))
     assert "ColumnParallelLinear(" in said and "rank 0 of 1: n 0 to 143 of 144" in said
@@ -126,6 +141,25 @@ def test_columns_are_those_of_the_whole_layer_bit_for_bit(ranks, kind, run_on):
             x, bias = tensor(m, K, seed=2).numpy(), tensor(N, seed=1).numpy()
             if run_on != "cuda":
                 assert np.array_equal(parts, nm.matmul(x, weight(kind), "reference", bias=bias))
+
+
+def columns_on_the_machine():
+    """What ``columns_of`` compares, by the kernels, which take 64 columns of 512 rows otherwise
+    than 128 (``test_a_part_takes_the_order_of_sums_of_the_whole``)."""
+    whole = nmt.Linear.from_packed(weight(k=512, n=128), tensor(128))
+    part = nmt.ColumnParallelLinear.from_whole(whole)
+    whole.batch_invariant = part.batch_invariant = True
+    x = tensor(3, 512)
+    with nmt.cpu_backend("emulator"):
+        y = whole(x)[:, part.start : part.start + part.out_features]
+        return torch.equal(part(x), y)
+
+
+@pytest.mark.thorough
+def test_columns_are_those_of_the_whole_layer_by_the_kernels_too(ranks, run_on):
+    if ranks.world != 2 or run_on == "cuda":
+        pytest.skip("of two ranks, on the PTX machine")
+    assert ranks(columns_on_the_machine) == [True, True]
 
 
 def rows_of(kind, m, sizes, one_step, runs=3):
@@ -349,7 +383,8 @@ def captured():
             net(x)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # NCCL's own thread asks CUDA for its events meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             y = net(x)
         x.copy_(tensor(3, 64, seed=4))
         graph.replay()
