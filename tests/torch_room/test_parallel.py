@@ -205,6 +205,25 @@ def test_the_ranks_products_add_up_to_the_whole(ranks, run_on):
         assert all(np.array_equal(y, whole) for y in found)
 
 
+def summed(one_step):
+    """Of fp32 numbers, whose sum shows its order."""
+    collectives.ONE_STEP_BYTES = one_step
+    x = here(tensor(50, 64, dtype=torch.float32, seed=rank()))
+    return numbers(collectives.all_sum(x, None, dist.group.WORLD.group_name))
+
+
+@pytest.mark.thorough
+def test_ranks_are_added_up_in_their_order(ranks):
+    parts = [tensor(50, 64, dtype=torch.float32, seed=seed).numpy() for seed in range(ranks.world)]
+    expected, backwards = parts[0].copy(), parts[-1].copy()
+    for part, other in zip(parts[1:], parts[-2::-1]):
+        expected += part
+        backwards += other
+    assert ranks.world == 2 or not np.array_equal(expected, backwards)
+    for one_step in (1 << 18, 0):
+        assert all(np.array_equal(found, expected) for found in ranks(summed, one_step))
+
+
 def exact_rows():
     p, bias, x = small_integers(), integers(N, seed=1), here(integers(5, K))
     found = []

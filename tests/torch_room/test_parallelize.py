@@ -72,12 +72,14 @@ def test_the_plan_replaces_what_it_names_and_nothing_else(alone):
     net = block(2)
     x, kinds = tensor(1, 5, 96, dtype=torch.float32), {}
     before = net(x)
+    net[0].mlp.up_proj.batch_invariant = True
     assert nmt.parallelize_(net) is net
     for name, layer in net.named_modules():
         kinds.setdefault(type(layer).__name__, []).append(name.rpartition(".")[2])
     assert sorted(kinds["RowParallelLinear"]) == ["down_proj"] * 2 + ["o_proj"] * 2
     assert len(kinds["ColumnParallelLinear"]) == 10 and "Linear" not in kinds
     assert torch.equal(net(x), before)
+    assert [each.mlp.up_proj.batch_invariant for each in net] == [True, False]
 
 
 def test_a_shared_layer_stays_shared(alone):
