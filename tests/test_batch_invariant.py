@@ -1,6 +1,7 @@
 """Contract under test: the batch-invariant mode settles on one kernel and one order of sums for all
 m, says what it costs, and is part of what is kept of a product."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -37,6 +38,30 @@ def test_every_batch_has_one_kernel_and_one_order_of_sums(device, n, k, types):
     where = devices.device(device)
     found = [rank(Problem(m, n, k, batch_invariant=True, **types), where) for m in BATCHES]
     assert len({order_of(each.kernel, each.config) for ranked in found for each in ranked}) == 1
+
+
+@pytest.mark.parametrize("device", ("A100", "H200", "RTX 4090"))
+@pytest.mark.parametrize(
+    "types", ({}, {"bits": 8, "bias": True}, {"group_size": 16, "codes": "e2m1"})
+)
+def test_a_part_of_the_columns_can_take_the_order_of_the_whole(device, types):
+    where, differ = devices.device(device), 0
+    for (n, k), world in itertools.product(((28672, 4096), (1024, 8192), (512, 512)), (2, 8)):
+        part = Problem(1, n // world, k, batch_invariant=True, **types)
+        order = invariant_order(replace(part, n=n), where)
+        differ += invariant_order(part, where) != order
+        for m in (1, 17, 1024):
+            ranked = rank(replace(part, m=m), where, whole_n=n)
+            assert {order_of(each.kernel, each.config) for each in ranked} == {order}
+    assert differ or device != "H200", "else every part has it without being told"
+
+
+def test_a_part_that_the_kernel_of_the_whole_does_not_take_is_refused():
+    """Another kernel would, with other bits."""
+    part, a100 = Problem(1, 72, 512, batch_invariant=True), devices.device("A100")
+    with pytest.raises(ValueError, match="as for n=576, of which this is a part; .*multiple of 64"):
+        rank(part, a100, whole_n=576)
+    assert rank(part, a100)
 
 
 @pytest.mark.parametrize("kernel", LADDER)

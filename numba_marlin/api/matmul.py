@@ -212,9 +212,12 @@ def multiply(
     config=None,
     batch_invariant: bool = False,
     options: Options | None = None,
+    whole_n: int | None = None,
 ) -> Outcome:
     """``matmul`` of a weight without a permutation, each time the long way -> Outcome, whose
-    results are {"c": array of x's library}. x: an array, or a view of one that is checked."""
+    results are {"c": array of x's library}. x: an array, or a view of one that is checked.
+    whole_n: for batch_invariant, columns of the weight that p is a part of: the bits are those of
+    the whole's product."""
     if not isinstance(x, arrays.ArrayView):
         x = _check_x(x, p)
     ordinal = _device_of(p, x)
@@ -225,7 +228,7 @@ def multiply(
     out_view = None
     if out is not None:
         out_view = _check_out(out, x, (problem.m, problem.n), inputs.get("bias"))
-    plan = planning.plan(problem, backend, kernel, config, ordinal)
+    plan = planning.plan(problem, backend, kernel, config, ordinal, whole_n)
     product = Product(
         problem,
         inputs,

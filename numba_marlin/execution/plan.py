@@ -142,10 +142,12 @@ def plan(
     kernel: str | None = None,
     config: object = None,
     ordinal: int | None = None,
+    whole_n: int | None = None,
 ) -> Plan:
     """Choose backend, device and candidate. ordinal: the device that holds the arrays, None for the
-    host. CapabilityMissing if backend="cuda", or arrays on a device, need a GPU that cannot run the
-    problem; ValueError for an unknown backend or kernel."""
+    host. whole_n: as in ``rank``, which chooses if ``kernel`` is None. CapabilityMissing if
+    backend="cuda", or arrays on a device, need a GPU that cannot run the problem; ValueError for an
+    unknown backend or kernel."""
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
     if kernel is None and config is not None:
@@ -165,7 +167,7 @@ def plan(
         return Plan(backend, reason, None, None)
     device = driver.describe(ordinal or 0) if backend == "cuda" else machine_for(kernel)
     chosen = (
-        _default_candidate(problem, device, kernel)
+        _default_candidate(problem, device, kernel, whole_n)
         if config is None
         else candidate(problem, device, kernel, config)
     )
@@ -212,9 +214,13 @@ def _missing(problem, kernel: str | None, ordinal: int | None) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _default_candidate(problem, device: devices.Device, kernel: str | None) -> Candidate:
+def _default_candidate(
+    problem, device: devices.Device, kernel: str | None, whole_n: int | None = None
+) -> Candidate:
     """The default candidate, cached because ranking takes longer than a small product on a GPU."""
-    return rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel)
+    if kernel is None:
+        return rank(problem, device, whole_n)[0]
+    return candidate(problem, device, kernel)
 
 
 class _Held:

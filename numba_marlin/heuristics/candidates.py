@@ -285,7 +285,7 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     )
 
 
-def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
+def rank(problem: Problem, device: Device, whole_n: int | None = None) -> tuple[Candidate, ...]:
     """All candidates that ``device`` can run, best first.
 
     The winner measured on this computer (``tuned``) comes first, then candidates by predicted time,
@@ -293,8 +293,14 @@ def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
     (``kernels.language.choice.Description``), the simplest kernel last. For a batch-invariant
     problem all candidates have the reduction order chosen for every m (``invariance``), and report
     what would be chosen without it. ValueError, with the reasons, if no candidate is left.
+
+    whole_n: of a batch-invariant problem whose weight is a part of the columns of a weight
+        [k, whole_n]: all candidates have the order of sums chosen for the whole, so that the part
+        gives the bits that the whole gives in these columns. ValueError if that kernel does not
+        take the part: "ampere" takes multiples of 64 columns only.
     """
-    order = invariant_order(problem, device) if problem.batch_invariant else None
+    whole = problem if whole_n is None else replace(problem, n=whole_n)
+    order = invariant_order(whole, device) if problem.batch_invariant else None
     found, refusals = [], []
     ladder = registry.names(problem.kind)
     for kernel in reversed(ladder) if order is None else order[:1]:
@@ -305,7 +311,9 @@ def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
         able = (
             "no kernel runs"
             if order is None
-            else f"batch_invariant=True takes {in_words(order)}, whatever m is; that does not run"
+            else f"batch_invariant=True takes {in_words(order)}, whatever m is"
+            f"{'' if whole_n is None else f', as for n={whole_n}, of which this is a part'};"
+            " that does not run"
         )
         raise ValueError(
             f"{able} m={problem.m}, n={problem.n}, k={problem.k} on {device.name}:"

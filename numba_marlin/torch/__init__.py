@@ -12,14 +12,31 @@ float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel o
 
 ``from_pretrained`` and ``Config`` are of the module ``transformers``, which is imported when one of
 them is first named.
+
+Several GPUs, a process each (``torchrun``), after ``torch.distributed.init_process_group()``:
+
+    nmt.parallelize_(model, nmt.LLAMA_PLAN).cuda()  # each rank keeps its part of every layer
 """
 
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
+from numba_marlin.torch.parallel import ColumnParallelLinear, RowParallelLinear
+from numba_marlin.torch.parallelize import LLAMA_PLAN, parallelize_
 from numba_marlin.torch.quantize import quantize_
 
+__all__ = [
+    "LLAMA_PLAN",
+    "ColumnParallelLinear",
+    "Linear",
+    "RowParallelLinear",
+    "cpu_backend",
+    "dequantize",
+    "matmul",
+    "parallelize_",
+    "quantize_",
+]
+
 _OF_TRANSFORMERS = ("Config", "from_pretrained")
-__all__ = ["Linear", "cpu_backend", "dequantize", "matmul", "quantize_"]
 
 
 def __getattr__(name: str):

@@ -28,6 +28,7 @@ class Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = weight.shape
         self.batch_invariant = False
+        self.whole_n = None  # see ``ColumnParallelLinear``
         self._hold(weight)
         if bias is not None and tuple(bias.shape) != (weight.n,):
             raise ValueError(f"bias.shape={tuple(bias.shape)} must be (n,)=({weight.n},)")
@@ -80,22 +81,24 @@ class Linear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._product(x, self._parameters["bias"])
+
+    def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         kind = x.device.type
         if torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
-        bias = self._parameters["bias"]
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        if operators.is_plain_call(x, bias):
+        if self.whole_n is None and operators.is_plain_call(x, bias):
             # the same product as below, without the dispatcher's 10 us
-            rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+            rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
             if rows.shape[0]:
                 product = nm.matmul(
                     rows, self._cached(), bias=bias, batch_invariant=self.batch_invariant
                 )
                 return product if x.dim() == 2 else product.reshape(*x.shape[:-1], -1)
         y = torch.ops.numba_marlin.matmul(
-            x.reshape(-1, self.in_features),
+            x.reshape(-1, x.shape[-1]),
             self.qweight,
             self.scales,
             self.zeros,
@@ -104,8 +107,9 @@ class Linear(nn.Module):
             bias,
             self.signature,
             self.batch_invariant,
+            self.whole_n,
         )
-        return y.reshape(*x.shape[:-1], self.out_features)
+        return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def _cached(self) -> PackedWeight | PackedBlocks:
         """``weight``, made anew only where a buffer is another tensor than before."""
@@ -126,22 +130,25 @@ class Linear(nn.Module):
             found = fn(tensor)
             return found if found.dtype == tensor.dtype else tensor.to(found.device)
 
-        for name in operators.ARRAYS:
-            held = self._buffers[name]
+        for name, held in self._buffers.items():
             if held is not None:
                 self._buffers[name] = moved(held)
         if self.bias is not None:
             self.bias = nn.Parameter(fn(self.bias.detach()), self.bias.requires_grad)
         return self
 
+    def _identity(self) -> str:
+        """What a state must be of to be this layer's."""
+        return self.signature
+
     def get_extra_state(self) -> Tensor:
-        return torch.frombuffer(bytearray(self.signature, "utf-8"), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(self._identity(), "utf-8"), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        signature = bytes(state.tolist()).decode("utf-8")
-        if signature != self.signature:
+        identity = bytes(state.tolist()).decode("utf-8")
+        if identity != self._identity():
             raise ValueError(
-                f"the state is of a weight {signature}, must be of this layer's: {self.signature}"
+                f"the state is of a weight {identity}, must be of this layer's: {self._identity()}"
             )
 
     def extra_repr(self) -> str:

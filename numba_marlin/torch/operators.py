@@ -34,7 +34,8 @@ _cpu_backend = "reference"
 _WEIGHT = "Tensor qweight, Tensor scales, Tensor? zeros, Tensor? factors, Tensor? permutation"
 torch.library.define(
     "numba_marlin::matmul",
-    f"(Tensor x, {_WEIGHT}, Tensor? bias, str signature, bool batch_invariant) -> Tensor",
+    f"(Tensor x, {_WEIGHT}, Tensor? bias, str signature, bool batch_invariant,"
+    " int? whole_n=None) -> Tensor",
     tags=torch.Tag.pt2_compliant_tag,
 )
 torch.library.define(
@@ -109,7 +110,7 @@ class _Owner:
 
 
 @functools.lru_cache(maxsize=4096)
-def _owner(signature: str, batch_invariant: bool, present: tuple[bool, ...]) -> _Owner:
+def _owner(signature: str, choice: tuple, present: tuple[bool, ...]) -> _Owner:
     return _Owner()
 
 
@@ -127,7 +128,9 @@ def _weight(x, signature: str, qweight, scales, zeros, factors) -> PackedWeight 
 
 
 @torch.library.impl("numba_marlin::matmul", "CUDA")
-def _matmul_cuda(x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant):
+def _matmul_cuda(
+    x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant, whole_n=None
+):
     if x.shape[0] == 0:
         return x.new_empty(0, parsed(signature).n)
     if permutation is not None:
@@ -135,7 +138,7 @@ def _matmul_cuda(x, qweight, scales, zeros, factors, permutation, bias, signatur
     given = (x, qweight, scales, zeros, factors, bias if bias is None else bias.detach())
     present = tuple(each is not None for each in given)
     inputs = tuple(each for each in given if each is not None)
-    owner = _owner(signature, batch_invariant, present)
+    owner = _owner(signature, (batch_invariant, whole_n), present)
     found = repeat.again_operands(owner, inputs, ())
     if found is not None:
         return found[0]["c"]
@@ -144,6 +147,7 @@ def _matmul_cuda(x, qweight, scales, zeros, factors, permutation, bias, signatur
         _weight(x, signature, qweight, scales, zeros, factors),
         bias=given[-1],
         batch_invariant=batch_invariant,
+        whole_n=whole_n,
     )
     if outcome.prepared is not None:
         names = ("a", "b", "scales", "zeros", "factors", "bias")
@@ -153,7 +157,9 @@ def _matmul_cuda(x, qweight, scales, zeros, factors, permutation, bias, signatur
 
 
 @torch.library.impl("numba_marlin::matmul", "CPU")
-def _matmul_cpu(x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant):
+def _matmul_cpu(
+    x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant, whole_n=None
+):
     if x.shape[0] == 0:
         return x.new_empty(0, parsed(signature).n)
     if permutation is not None:
@@ -164,13 +170,20 @@ def _matmul_cpu(x, qweight, scales, zeros, factors, permutation, bias, signature
         product = x.double() @ w
         return (product if bias is None else product + bias.double()).to(x.dtype)
     bias = None if bias is None else bias.detach()
-    outcome = multiply(x.detach(), weight, _cpu_backend, bias=bias, batch_invariant=batch_invariant)
+    outcome = multiply(
+        x.detach(),
+        weight,
+        _cpu_backend,
+        bias=bias,
+        batch_invariant=batch_invariant,
+        whole_n=whole_n,
+    )
     return outcome.results["c"]
 
 
 @torch.library.register_fake("numba_marlin::matmul")
 def _matmul_shape(
-    x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant
+    x, qweight, scales, zeros, factors, permutation, bias, signature, batch_invariant, whole_n=None
 ):
     found = parsed(signature)
     torch._check(x.dim() == 2, lambda: f"x.shape={tuple(x.shape)} must have 2 dimensions (m, k)")
@@ -182,7 +195,7 @@ def _matmul_shape(
 
 
 def _setup_context(ctx, inputs, output):
-    _, *weight, bias, signature, batch_invariant = inputs
+    _, *weight, bias, signature, _, _ = inputs
     ctx.save_for_backward(*weight)
     ctx.signature, ctx.has_bias = signature, bias is not None
 
@@ -195,7 +208,7 @@ def _backward(ctx, grad):
         of_x = grad @ w.t()
     if ctx.has_bias and ctx.needs_input_grad[6]:
         of_bias = grad.sum(0)
-    return of_x, None, None, None, None, None, of_bias, None, None
+    return of_x, None, None, None, None, None, of_bias, None, None, None
 
 
 torch.library.register_autograd("numba_marlin::matmul", _backward, setup_context=_setup_context)

@@ -1,0 +1,35 @@
+"""Groups of processes for the tests of parallel layers."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A group of one, in this process."""
+    dist = pytest.importorskip("torch.distributed")
+    file = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory):
+    """{world: processes}, begun by the first test that wants as many, and after one that failed."""
+    found = {}
+    yield found
+    for ranks in found.values():
+        ranks.close()
+
+
+@pytest.fixture(params=(2, 3))
+def ranks(request, started, run_on, tmp_path):
+    torch = pytest.importorskip("torch")
+    from tests.torch_room.ranks import Ranks
+
+    world = request.param
+    if run_on == "cuda" and torch.cuda.device_count() < world:
+        pytest.skip(f"needs {world} GPUs")
+    if world not in started or not started[world].alive:
+        started[world] = Ranks(world, tmp_path / "store", "nccl" if run_on == "cuda" else "gloo")
+    return started[world]
