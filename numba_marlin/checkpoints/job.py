@@ -142,8 +142,8 @@ class Job:
                 kept = {PLAN, *shard_names(len(into_shards(self.sizes, shard_bytes)))}
         for each in self.partial.iterdir():
             if each.name not in kept:
-                for file in _files_of(each):
-                    remove_left(file)
+                for left in _files_of(each):
+                    remove_left(left)
                 if each.is_dir():
                     each.rmdir()
         if not plan.exists():
