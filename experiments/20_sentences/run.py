@@ -108,7 +108,7 @@ def bits_per_weight(checkpoint) -> float:
         q = checkpoint[name]
         weights += q.k * q.n
         if isinstance(q, BlockWeight):
-            bits += q.k * q.n * (4 + 8 / q.block)
+            bits += 4 * q.k * q.n + 8 * q.scales.size
             continue
         per_group = 16 + (q.bits if q.zeros is not None else 0)
         bits += q.k * q.n * q.bits + q.scales.size * per_group
