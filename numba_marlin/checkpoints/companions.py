@@ -4,10 +4,14 @@ is converted.
 A link in a directory that somebody else made can lead to anything that its reader may read, and a
 conversion would put that into a directory made to be shared. Links are followed only inside Hugging
 Face's download cache, where ``snapshots/REVISION/NAME`` leads to ``../../blobs/HASH``.
+
+A model of sentence-transformers is more than its first module: ``modules.json`` names folders such
+as ``1_Pooling``, without whose files the library does not load it. They go along whole.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from numba_marlin.checkpoints.errors import CheckpointError
+from numba_marlin.checkpoints.owner import to_disk
 
 PLAN = "numba_marlin_conversion.json"
 _SUFFIXES = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken")
@@ -31,18 +36,29 @@ _NOT_COPIED = (
 
 def small_files(directory: Path) -> list[Path]:
     """What of a directory goes along with its weights, by its names alone."""
-    return sorted(
+    beside = [
         each
         for each in directory.iterdir()
         if each.suffix in _SUFFIXES
         and not each.name.endswith(".index.json")
         and each.name not in _NOT_COPIED
-    )
+    ]
+    of_modules = [
+        each
+        for folder in _module_folders(directory)
+        for each in folder.iterdir()
+        if each.suffix in (*_SUFFIXES, ".safetensors")
+    ]
+    return sorted(beside + of_modules)
 
 
 def links_out(directory: Path) -> list[str]:
     """Names of small files that are not copied because they are links out of the directory."""
-    return [each.name for each in small_files(directory) if _is_link_out(each)]
+    return [
+        each.relative_to(directory).as_posix()
+        for each in small_files(directory)
+        if _is_link_out(each)
+    ]
 
 
 def copy_small_files(directory: Path, target: Path) -> None:
@@ -53,10 +69,31 @@ def copy_small_files(directory: Path, target: Path) -> None:
         with open_regular(each) as source:
             if os.fstat(source.fileno()).st_size > _LIMIT:
                 continue
-            with (target / each.name).open("xb") as file:
+            copy = target / each.relative_to(directory)
+            copy.parent.mkdir(exist_ok=True)
+            with copy.open("xb") as file:
                 shutil.copyfileobj(source, file)
                 file.flush()
                 os.fsync(file.fileno())
+    for folder in _module_folders(directory):
+        if (target / folder.name).is_dir():
+            to_disk(target / folder.name)
+
+
+def _module_folders(directory: Path) -> list[Path]:
+    """The folders that modules.json names and that lie in the directory itself."""
+    try:
+        with open_regular(directory / "modules.json") as file:
+            stated = json.loads(file.read(_LIMIT))
+    except (CheckpointError, ValueError, RecursionError):
+        return []
+    modules = stated if isinstance(stated, list) else []
+    paths = [each.get("path") for each in modules if isinstance(each, dict)]
+    return [
+        each
+        for each in sorted(directory.iterdir())
+        if each.name in paths and each.is_dir() and not each.is_symlink()
+    ]
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -80,6 +117,7 @@ def open_regular(path: Path) -> BinaryIO:
 def _is_link_out(path: Path) -> bool:
     if not path.is_symlink():
         return False
-    snapshot = Path(os.path.realpath(path.parent))
+    folder = Path(os.path.realpath(path.parent))
+    snapshot = folder if folder.parent.name == "snapshots" else folder.parent  # of a module
     cache = snapshot.parent.parent / "blobs"
     return snapshot.parent.name != "snapshots" or Path(os.path.realpath(path)).parent != cache

@@ -98,7 +98,8 @@ class Job:
         """CheckpointError unless the directory is empty or an interrupted run's."""
         left = list(self.partial.iterdir())
         for each in left:
-            if not stat.S_ISREG(each.lstat().st_mode) or not (self.partial / PLAN).exists():
+            files = all(stat.S_ISREG(file.lstat().st_mode) for file in _files_of(each))
+            if not files or not (self.partial / PLAN).exists():
                 raise CheckpointError(
                     f"{self.partial} exists and is no unfinished conversion ({each.name}): remove"
                     " it"
@@ -141,7 +142,10 @@ class Job:
                 kept = {PLAN, *shard_names(len(into_shards(self.sizes, shard_bytes)))}
         for each in self.partial.iterdir():
             if each.name not in kept:
-                remove_left(each)
+                for left in _files_of(each):
+                    remove_left(left)
+                if each.is_dir():
+                    each.rmdir()
         if not plan.exists():
             with plan.open("x", encoding="utf-8") as file:
                 file.write(self.plan or "")
@@ -280,3 +284,8 @@ def layer_tensors(
         "symmetric": getattr(weight, "zeros", None) is None,
         "permuted": getattr(weight, "permutation", None) is not None,
     }
+
+
+def _files_of(path: Path) -> list[Path]:
+    """What a companion's folder holds; of anything else, itself."""
+    return list(path.iterdir()) if stat.S_ISDIR(path.lstat().st_mode) else [path]

@@ -117,12 +117,13 @@ def convert(
         for name, layer in checkpoint.layers.items()
     }
     sizes |= {("tensor", name): entries[name].nbytes for name in checkpoint.others}
-    small = [] if not checkpoint.source.path.is_dir() else small_files(checkpoint.source.directory)
+    beside = checkpoint.source.directory
+    small = small_files(beside) if checkpoint.source.path.is_dir() else []
     same = [
         numba_marlin.__version__,
         [file.stamp for file in checkpoint.source.files.values()],
         [checkpoint.source.config, checkpoint.source.beside],
-        [(each.name, *stamp_of(each.lstat())) for each in small],
+        [(str(each.relative_to(beside)), *stamp_of(each.lstat())) for each in small],
         [format, source_format, allow_loss, shard_bytes],
     ]
     plan = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()

@@ -4,6 +4,7 @@ All are read when they are looked up, so that memory holds one at a time."""
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,11 @@ from pathlib import Path
 from numba_marlin.checkpoints.source import Source
 from numba_marlin.cli.orientation import NK, orientations
 from numba_marlin.cli.weights import load
+
+# The last part of the name of a table that tokens or positions are looked up in: embed_tokens,
+# word_embeddings, wte; not embed_out, which is GPT-NeoX's output layer.
+_TABLES = r"\w*embed(ding)?s?(_tokens|_positions|_in)?|wte|wpe|shared|relative_attention_bias"
+_EMBEDDING = re.compile(rf"(^|\.)({_TABLES})(\.weight)?$")
 
 
 class Tensors(Mapping):
@@ -80,6 +86,7 @@ def float_source(args, report) -> Floats:
                     f"--tensor {pattern}: no matrix of floats in {args.source} matches; it contains"
                     f" {', '.join(matrices[:20]) or 'none'}"
                 )
+        chosen = _without_embeddings(args, report, chosen)
     tensors = {name.removesuffix(".weight"): name for name in chosen}
     if len(tensors) < len(chosen):
         raise ValueError(
@@ -115,6 +122,29 @@ def float_source(args, report) -> Floats:
         source.config,
         source.directory if source.path.is_dir() else None,
     )
+
+
+def _without_embeddings(args, report, chosen: list[str]) -> list[str]:
+    """Leave out what is an embedding by its name, unless that is what --tensor says in full.
+
+    Loaders look embeddings up in float, and make linear modules only quantised ones: they would
+    find no weight, and go on with random numbers."""
+    tables = [name for name in chosen if _EMBEDDING.search(name) and name not in args.tensor]
+    if not tables:
+        return chosen
+    report.data["embeddings"] = tables
+    listed = ", ".join(tables)
+    if len(tables) == len(chosen):
+        raise ValueError(
+            f"--tensor {' '.join(args.tensor)} matches embeddings only, which loaders read in"
+            f" float: {listed}; say a name in full to quantise it"
+        )
+    report.row(
+        "float",
+        f"left as they are, being embeddings by their names, which loaders read in float: {listed};"
+        " say a name in full to quantise it",
+    )
+    return [name for name in chosen if name not in tables]
 
 
 def _say(report, found: dict) -> None:

@@ -312,8 +312,8 @@ def matmul(
     Differentiable with respect to x and bias. torch.compile, torch.export and CUDA graphs go
     through it. Errors as of ``numba_marlin.matmul``.
     """
-    there = getattr(p.qweight, "is_cuda", False)  # a weight on the host is refused, not copied
-    if there and x.dim() == 2 and x.shape[0] and is_plain_call(x, bias):
+    # a weight on the host is refused below, not copied
+    if is_plain_call(x, bias) and getattr(p.qweight, "is_cuda", False) and x.dim() == 2 and len(x):
         return api.matmul(x, p, bias=bias, batch_invariant=batch_invariant)
     y = torch.ops.numba_marlin.matmul(
         x.reshape(-1, x.shape[-1]), *tensors_of(p), bias, signature_of(p), batch_invariant

@@ -179,3 +179,20 @@ def test_memory_holds_one_tensor_at_a_time(tmp_path, monkeypatch):
         assert np.array_equal(source.others[name], w)
     assert tracemalloc.get_traced_memory()[1] < 2 * w.nbytes
     tracemalloc.stop()
+
+
+def test_a_pattern_leaves_tables_that_are_looked_up_in_float(capsys, tmp_path):
+    """Loaders quantise linear layers only: of a quantised embedding they find no weight, and give
+    it random numbers. Its name in full is obeyed."""
+    directory, tensors = model(tmp_path, LLAMA)
+    tables = ["model.embed_tokens.weight", "transformer.wte.weight"]
+    tensors |= {name: np.ones((64, K), np.float16) for name in tables}
+    save_file(tensors, directory / "model.safetensors")
+    patterns = ["--tensor", "[mt]*", "--tensor", "*.up.weight"]
+    code, data = run_json(capsys, "quantize", directory, tmp_path / "q", *patterns)
+    assert code == 0 and data["embeddings"] == tables
+    assert set(tables) <= set(data["copied"]) and list(data["layers"]) == ["block.up"]
+    code, data = run_json(capsys, "quantize", directory, tmp_path / "e", "--tensor", tables[0])
+    assert code == 0 and list(data["layers"]) == ["model.embed_tokens"]
+    code, data = run_json(capsys, "quantize", directory, tmp_path / "n", "--tensor", "*embed_tok*")
+    assert code == 2 and "model.embed_tokens.weight" in data["error"]
