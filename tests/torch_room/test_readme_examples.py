@@ -35,3 +35,24 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
     assert all(isinstance(model[i], nmt.Linear) for i in (0, 2))
     y = found[1]["y"].detach().float().numpy()
     assert y.shape == (2, 64) and np.isfinite(y).all() and y.std() > 0
+
+
+@pytest.mark.thorough
+def test_the_example_with_transformers_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    from tests.torch_room import models
+
+    class Tokenizer:
+        def decode(self, tokens):
+            return " ".join(map(str, tokens.tolist()))
+
+    model = models.llama()
+    weights = models.quantised(model, **models.GROUP)
+    monkeypatch.chdir(tmp_path)
+    models.stored(tmp_path / "llama-gptq", model, weights)
+    (example,) = re.findall(r"<!-- with transformers -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    own = {"tokenizer": Tokenizer(), "tokens": models.TOKENS, "device": "cpu"}
+    exec(example, own)
+    assert len(capsys.readouterr().out.split()) == models.TOKENS.shape[1] + 8
+    layers = [each for each in own["model"].modules() if isinstance(each, nmt.Linear)]
+    assert len(layers) == len(weights)
