@@ -349,3 +349,47 @@ def test_bits_are_grouped_by_four_from_the_least():
     assert gaps == [[4, 8], [4]]
     assert all(("set" in named) == (bit == "1") for row in cells for named, bit in row)
     assert "0x8f0" in document and "0xff<" in document
+
+
+def test_bits_of_an_odd_width_are_grouped_from_the_least_too():
+    document = drawn(Bits((BitRow("seven", 0x5A, 7),)))
+    cells = re.findall(r"<td( class=\"[^\"]*\")?>[01]</td>", document)
+    assert [i for i, named in enumerate(cells) if "gap" in named] == [3]
+
+
+def test_a_level_and_what_passes_between_two_are_in_the_html():
+    document = drawn(LEVELS)
+    for words in ("L2", "50 MB", "counted", "cc", "\u2193 down", "\u2191 up"):
+        assert words in document, words
+    assert document.count('class="level"') == 2 and "L1" in document
+    assert "to nobody" not in document  # below the last level there is nothing
+
+
+def test_a_figure_says_what_it_is_and_where_its_numbers_are_from():
+    bar = (Bar("a", 1.0),)
+    for figure, said in (
+        (Bars(bar, title="Rates"), "Rates"),
+        (Bars(bar, source="measured"), "(measured)"),
+        (Bars(bar, title="Rates", source="measured"), "Rates (measured)"),
+    ):
+        page = Page("t", (Section("s", "S", parts=(figure,)),))
+        assert said in [line.strip() for line in text.render(page, 50).splitlines()]
+        caption = re.search("<figcaption>(.*?)</figcaption>", html_view.render(page))[1]
+        assert figure.title in caption and (f">{figure.source}<" in caption) == bool(figure.source)
+    bare = Page("t", (Section("s", "S", parts=(Bars(bar),)),))
+    assert "<figcaption>" not in html_view.render(bare)
+
+
+def test_names_of_curves_that_end_together_stand_apart():
+    together = tuple(Series(name, ((0, 0), (1, 8 + i / 100))) for i, name in enumerate("abc"))
+    found = re.findall(r'<text ([^>]*class="end[^>]*)>', drawn(Lines(together)))
+    heights = sorted(float(re.search(r' y="([\d.]+)"', each)[1]) for each in found)
+    assert len(heights) == 3
+    assert all(13.9 <= other - one < 16 for one, other in zip(heights, heights[1:]))
+
+
+def test_the_tone_of_a_cell_is_seen_before_its_kind():
+    out = text.Terminal(80, True, True, {"copy": 0, "multiply": 1})
+    assert out.style("copy") != out.style("multiply") and out.style("copy")
+    assert out.style("copy", "bad") == out.style("", "bad") == text.TONES["bad"]
+    assert out.style("unknown") == ""
