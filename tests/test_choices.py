@@ -8,6 +8,7 @@ import pytest
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, candidate, rank
 from numba_marlin.kernels.ampere import choose as ampere
+from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.nvfp4.block_decode import choose as block_decode
 from numba_marlin.kernels.nvfp4.block_scaled import choose as block_scaled
 from numba_marlin.kernels.wgmma import choose as wgmma
@@ -95,3 +96,27 @@ def test_a_candidate_can_be_kept_in_a_set():
     problem = BlockProblem(64, 1024, 1024)
     kept = {candidate(problem, H200, "block_scaled"), candidate(problem, H200, "block_scaled")}
     assert len(kept) == 1 and len(set(rank(Problem(16, 4096, 4096), H200))) > 5
+
+
+@pytest.mark.parametrize(
+    "m, tall", [(128, False), (129, True), (256, True), (384, False), (511, True), (640, True)]
+)
+def test_no_tile_of_256_rows_is_half_empty(m, tall):
+    """Unless there are many tiles: see ``choose._arranged``."""
+    found = wgmma.configurations(Problem(m, 8192, 8192), H200)
+    assert any(each.tile_m == 256 for each in found) == tall
+
+
+def test_how_often_weights_are_read_is_told():
+    few, many = (
+        " ".join(candidate(Problem(m, 8192, 8192), H200, "ampere").reasons) for m in (64, 65)
+    )
+    assert "m=64 fits a tile of 64 rows: every weight is read once" in few
+    assert "m=65 takes 2 passes of 64 rows" in many and "fits a tile" not in many
+    for config in decode.configurations(Problem(8, 8192, 8192), H200):
+        said = " ".join(decode.reasons(Problem(8, 8192, 8192), config, 132))
+        assert ("each one block's alone" in said) == config.whole
+        assert ("take equal parts of" in said) != config.whole
+        assert "passes" not in said and "takes 2 passes" in " ".join(
+            decode.reasons(Problem(config.batch + 1, 8192, 8192), config, 132)
+        )

@@ -2,11 +2,15 @@
 that read it take them (their names and values; ``test_transformers`` loads such directories), and
 which format is read out of one."""
 
+import json
+
 import pytest
 
 from numba_marlin.checkpoints import companions
 from numba_marlin.checkpoints.configuration import quantization_of, stated_format
+from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.shards import into_shards, shard_names
+from numba_marlin.checkpoints.source import Source
 
 
 def layer(name="model.layers.0.up", **other):
@@ -124,3 +128,17 @@ def test_a_small_file_has_at_most_so_many_bytes(tmp_path, monkeypatch):
         (source / name).write_bytes(b"x" * nbytes)
     companions.copy_small_files(source, target)
     assert {each.name: each.stat().st_size for each in target.iterdir()} == {"full.json": 100}
+
+
+def test_modelopt_is_told_its_algorithm_and_its_exceptions():
+    found = said("modelopt-nvfp4", layer(group=16), floats=["model.gate"])
+    assert (found["quant_method"], found["quant_algo"]) == ("modelopt", "NVFP4")
+    assert found["group_size"] == 16 and "model.gate" in found["ignore"]
+
+
+@pytest.mark.parametrize("weight_map", [{}, [], None, "model.safetensors"])
+def test_an_index_of_nothing_is_refused(tmp_path, weight_map):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match="weight_map must be an object, tensor -> file"):
+        Source(tmp_path)

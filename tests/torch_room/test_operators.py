@@ -141,3 +141,10 @@ def test_arrays_that_do_not_fit_the_signature_are_refused():
         torch.ops.numba_marlin.matmul(
             x, qweight[:2].contiguous(), *others, None, operators.signature_of(p), False
         )
+
+
+def test_arrays_that_are_no_tensors_are_refused_while_compiling(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(TypeError, match=r"must be tensors, not a ndarray: pass p.to"):
+        operators.tensors_of(weight())
+    assert operators.tensors_of(weight().to("cpu", "torch"))[0] is not None

@@ -393,3 +393,10 @@ def test_the_tone_of_a_cell_is_seen_before_its_kind():
     assert out.style("copy") != out.style("multiply") and out.style("copy")
     assert out.style("copy", "bad") == out.style("", "bad") == text.TONES["bad"]
     assert out.style("unknown") == ""
+
+
+def test_bars_of_nothing_but_zeros_are_drawn():
+    zeros = Bars((Bar("a", 0.0), Bar("b", 0)), unit="us")
+    assert re.findall(r'style="width:([\d.]+)%"', drawn(zeros)) == ["0.00", "0.00"]
+    page = Page("t", (Section("s", "S", parts=(zeros,)),))
+    assert "0 us" in text.render(page, 50)
