@@ -1,7 +1,6 @@
 """Contract under test: what a figure draws is where its numbers say: letters of a terminal's
 columns, and points of a plot."""
 
-import json
 import math
 import re
 
@@ -29,7 +28,6 @@ from numba_marlin.views import (
     Table,
     Text,
     Timeline,
-    plain,
     scales,
     svg,
     text,
@@ -281,13 +279,6 @@ def test_long_names_of_lanes_take_a_third_at_most():
     assert x == svg.WIDTH / 3 and x + width == pytest.approx(svg.WIDTH - 8, abs=0.1)
     page = Page("t", (Section("s", "S", parts=(long,)),))
     assert f"\n{('name' * 5)[:16]} aaa" in text.render(page, 50, unicode=False)
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_numbers_that_json_lacks_are_null(value):
-    page = Page("t", (Section("s", "S", parts=(Bars((Bar("b", value),)),)),))
-    found = json.loads(plain.render(page))
-    assert found["sections"][0]["parts"][0]["bars"][0]["value"] is None
 
 
 def test_a_span_is_named_where_its_name_has_room():
