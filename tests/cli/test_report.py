@@ -103,3 +103,25 @@ def test_styles_are_for_terminals_that_have_them(monkeypatch, variables, termina
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
     assert report.styled("a", report.BOLD) == ("\x1b[1ma\x1b[0m" if coloured else "a")
     assert report.styled("a", "") == "a" and report.styled(" ", report.BOLD) == " "
+
+
+def test_a_path_is_checked_before_any_work(tmp_path, monkeypatch):
+    checked = report.check_output
+    assert checked(None, (".npy",)) is None
+    assert checked(str(tmp_path / "y.npy"), (".npy", ".npz")) == tmp_path / "y.npy"
+    assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
+    (tmp_path / "d.npy").mkdir()
+    for name, message in (
+        ("y.txt", "--out .*y.txt must end in .npy or .npz"),
+        ("d.npy", "d.npy is a directory"),
+        ("none/y.npy", "there is no directory .*none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            checked(str(tmp_path / name), (".npy", ".npz"))
+
+    def refuse(dir):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(report.tempfile, "mkstemp", refuse)
+    with pytest.raises(ValueError, match=r"--html .* must be writable \(Permission denied\)"):
+        checked(str(tmp_path / "y.html"), (".html",), "--html")
