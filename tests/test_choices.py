@@ -113,6 +113,9 @@ def test_how_often_weights_are_read_is_told():
     )
     assert "m=64 fits a tile of 64 rows: every weight is read once" in few
     assert "m=65 takes 2 passes of 64 rows" in many and "fits a tile" not in many
+    pair = candidate(Problem(16, 57344, 8192), H200, "ampere")
+    assert pair.config.blocks_per_sm == 2 and "2 blocks an SM" in " ".join(pair.reasons)
+    assert "blocks an SM" not in few + many
     for config in decode.configurations(Problem(8, 8192, 8192), H200):
         said = " ".join(decode.reasons(Problem(8, 8192, 8192), config, 132))
         assert ("each one block's alone" in said) == config.whole

@@ -367,8 +367,8 @@ def test_a_figure_says_what_it_is_and_where_its_numbers_are_from():
         assert said in [line.strip() for line in text.render(page, 50).splitlines()]
         caption = re.search("<figcaption>(.*?)</figcaption>", html_view.render(page))[1]
         assert figure.title in caption and (f">{figure.source}<" in caption) == bool(figure.source)
-    bare = Page("t", (Section("s", "S", parts=(Bars(bar),)),))
-    assert "<figcaption>" not in html_view.render(bare)
+    assert "<figcaption>" not in drawn(Bars(bar)) and 'class="note"' not in drawn(Bars(bar))
+    assert '<p class="note">of one run</p>' in drawn(Bars(bar, note="of one run"))
 
 
 def test_names_of_curves_that_end_together_stand_apart():

@@ -30,7 +30,7 @@ def test_steps_are_counted_and_those_left_out_are_told():
     assert "more of" not in view.render(few, 50, steps=3)
 
 
-def test_names_of_facts_take_a_third_at_most_and_twelve_letters_stay_whole():
+def test_names_of_facts_take_a_third_at_most():
     long = Facts((("name " * 8, "value"),))
     first = next(line for line in rendered(long, width=60).splitlines() if "value" in line)
     assert first.index("value") == 60 // 3 + 2
