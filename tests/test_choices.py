@@ -123,3 +123,11 @@ def test_how_often_weights_are_read_is_told():
         assert "passes" not in said and "takes 2 passes" in " ".join(
             decode.reasons(Problem(config.batch + 1, 8192, 8192), config, 132)
         )
+
+
+def test_a_time_that_nobody_measured_is_said_to_be_a_guess():
+    for types, timed in (({}, True), ({"bits": 8}, False), ({"zeros": "integer"}, False)):
+        problem = Problem(8, 8192, 8192, **types)
+        for config in decode.configurations(problem, H200):
+            said = " ".join(decode.reasons(problem, config, 132))
+            assert ("nobody timed this arrangement" not in said) == timed

@@ -17,7 +17,7 @@ from numba_marlin.heuristics import (
     explain_problem,
     rank,
 )
-from numba_marlin.heuristics.explanation import Explanation
+from numba_marlin.heuristics.explanation import Explanation, _folded
 
 H200 = devices.device("H200")
 PROBLEM = Problem(16, 8192, 8192)
@@ -124,6 +124,10 @@ def test_lines_of_an_explanation_fit(device):
     found = explain_problem(Problem(256, 57344, 8192), device)
     assert max(map(len, str(found).splitlines())) <= 100
     assert max(map(len, found.text(500).splitlines())) > 100
-    for width in range(30, 100, 5):  # no word is broken, nor one with a hyphen
-        assert str(found).split() == found.text(width).split()
+    assert str(found).split() == found.text(60).split()
     assert max(map(len, found.text(60).splitlines())) <= 60
+
+
+def test_no_word_of_an_explanation_is_broken():
+    found = list(_folded(["   - cut along-k here", "", "wordwithoutanend"], 11))
+    assert found == ["   - cut", "     along-k", "     here", "", "wordwithoutanend"]

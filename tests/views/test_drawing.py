@@ -391,3 +391,8 @@ def test_bars_of_nothing_but_zeros_are_drawn():
     assert re.findall(r'style="width:([\d.]+)%"', drawn(zeros)) == ["0.00", "0.00"]
     page = Page("t", (Section("s", "S", parts=(zeros,)),))
     assert "0 us" in text.render(page, 50)
+
+
+def test_a_grid_has_a_corner_where_its_rows_have_labels():
+    assert "<thead><tr><td>rc</td><th scope=col>c0</th>" in drawn(BANDS)
+    assert "<thead><tr><th" in drawn(Grid((("1",),), column_labels=("c",)))
