@@ -2,6 +2,7 @@
 row, one tile or another device changes, and what is said of it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,3 +132,29 @@ def test_a_time_that_nobody_measured_is_said_to_be_a_guess():
         for config in decode.configurations(problem, H200):
             said = " ".join(decode.reasons(problem, config, 132))
             assert ("nobody timed this arrangement" not in said) == timed
+
+
+def test_no_configuration_is_tried_twice():
+    for m in (1, 16, 64, 128, 256, 1024):
+        found = wgmma.configurations(Problem(m, 8192, 8192), H200)
+        assert len(set(found)) == len(found)
+
+
+def test_the_kernel_for_few_rows_leads_up_to_its_limit():
+    for m, kernel in ((64, "block_decode"), (65, "block_scaled")):
+        assert rank(BlockProblem(m, 8192, 8192), H200)[0].kernel == kernel
+
+
+def test_two_blocks_an_sm_where_both_have_enough_to_do_and_fit():
+    problem = Problem(16, 57344, 8192)
+    tiles = (57344 // 128) * (8192 // 128)
+    sms = int(tiles // (2 * ampere.TILES_FOR_TWO))  # at most so many have enough
+    for count, blocks in ((sms, 2), (sms + 1, 1)):
+        device = replace(H200, sms=count)
+        assert ampere.configuration(problem, ampere.DEEP, device).blocks_per_sm == blocks
+    pair = ampere.configuration(problem, ampere.DEEP, H200)
+    full = 2 * (pair.shared_bytes + ampere.SYSTEM_SHARED_BYTES)
+    for nbytes, blocks in ((full, 2), (full - 1, 1)):
+        architecture = replace(H200.architecture, shared_bytes_per_sm=nbytes)
+        small = SimpleNamespace(sms=sms, architecture=architecture)
+        assert ampere.configuration(problem, ampere.DEEP, small).blocks_per_sm == blocks

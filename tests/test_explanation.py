@@ -129,5 +129,5 @@ def test_lines_of_an_explanation_fit(device):
 
 
 def test_no_word_of_an_explanation_is_broken():
-    found = list(_folded(["   - cut along-k here", "", "wordwithoutanend"], 11))
-    assert found == ["   - cut", "     along-k", "     here", "", "wordwithoutanend"]
+    found = list(_folded(["   - cut along-rows here", "", "wordwithoutanend"], 11))
+    assert found == ["   - cut", "     along-rows", "     here", "", "wordwithoutanend"]
