@@ -146,13 +146,13 @@ def test_the_kernel_for_few_rows_leads_up_to_its_limit():
 
 
 def test_two_blocks_an_sm_where_both_have_enough_to_do_and_fit():
-    problem = Problem(16, 57344, 8192)
-    tiles = (57344 // 128) * (8192 // 128)
+    problem = Problem(16, 51200, 8192)
+    tiles = (51200 // 128) * (8192 // 128)
     sms = int(tiles // (2 * ampere.TILES_FOR_TWO))  # at most so many have enough
     for count, blocks in ((sms, 2), (sms + 1, 1)):
         device = replace(H200, sms=count)
         assert ampere.configuration(problem, ampere.DEEP, device).blocks_per_sm == blocks
-    pair = ampere.configuration(problem, ampere.DEEP, H200)
+    pair = ampere.configuration(problem, ampere.DEEP, replace(H200, sms=sms))
     full = 2 * (pair.shared_bytes + ampere.SYSTEM_SHARED_BYTES)
     for nbytes, blocks in ((full, 2), (full - 1, 1)):
         architecture = replace(H200.architecture, shared_bytes_per_sm=nbytes)
