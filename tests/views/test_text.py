@@ -3,7 +3,20 @@ columns that share the width."""
 
 import re
 
-from numba_marlin.views import Facts, Level, Levels, Page, Point, Roofline, Section, Step, Text, svg
+from numba_marlin.views import (
+    BitRow,
+    Bits,
+    Facts,
+    Level,
+    Levels,
+    Page,
+    Point,
+    Roofline,
+    Section,
+    Step,
+    Text,
+    svg,
+)
 from numba_marlin.views import text as view
 from numba_marlin.views.page import Ceiling
 
@@ -60,3 +73,10 @@ def test_points_that_a_logarithm_lacks_are_not_drawn():
         "half",
         "one",
     ]
+
+
+def test_a_note_of_bits_stands_on_a_line_of_its_own_where_it_does_not_fit():
+    for length, fits in ((31, True), (32, False)):
+        bits = Bits((BitRow("w", 5, 8, note="n" * length),))
+        last = rendered(bits, width=50).rstrip("\n").splitlines()[-1]
+        assert last == ("w 0000 0101  0x05  " if fits else "  ") + "n" * length
