@@ -17,7 +17,7 @@ from numba_marlin.heuristics import (
     explain_problem,
     rank,
 )
-from numba_marlin.heuristics.explanation import Explanation
+from numba_marlin.heuristics.explanation import Explanation, _folded
 
 H200 = devices.device("H200")
 PROBLEM = Problem(16, 8192, 8192)
@@ -126,3 +126,8 @@ def test_lines_of_an_explanation_fit(device):
     assert max(map(len, found.text(500).splitlines())) > 100
     assert str(found).split() == found.text(60).split()
     assert max(map(len, found.text(60).splitlines())) <= 60
+
+
+def test_no_word_of_an_explanation_is_broken():
+    found = list(_folded(["   - cut along-rows here", "", "wordwithoutanend"], 11))
+    assert found == ["   - cut", "     along-rows", "     here", "", "wordwithoutanend"]

@@ -1,6 +1,7 @@
 """Contract under test: winners are found again where nothing they depend on changed, and a store
 that is damaged is an empty one."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -224,3 +225,17 @@ def test_buckets_are_the_batch_steps_and_then_quarters_of_an_octave():
         assert m <= size and tuned.bucket(size) == size and (m <= 64 or size <= 1.25 * m)
     with pytest.raises(ValueError, match="m=0 must be at least 1"):
         tuned.bucket(0)
+
+
+def test_on_a_full_disk_nothing_is_stored_and_nothing_left(store, monkeypatch):
+    remember(us=12.5)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    chosen = winner()
+    with monkeypatch.context() as patched:
+        patched.setattr(tuned.os, "replace", full)
+        assert tuned.remember(PROBLEM, DEVICE, chosen.kernel, chosen.config, 1.0) is None
+    assert tuned.stored_choice(PROBLEM, DEVICE).us == 12.5
+    assert {each.name for each in store.parent.iterdir()} <= {store.name, f".{store.name}.lock"}

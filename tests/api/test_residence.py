@@ -212,3 +212,21 @@ def test_overwriting_reaches_a_captured_graph(gpu, kind):
         p.overwrite(other)
         graph.replay()
         assert torch.equal(y, nm.matmul(x, other))
+
+
+@pytest.mark.parametrize(
+    "shape, strides, lies_so",
+    [
+        ((4, 2), None, True),
+        ((4, 2), (8, 4), True),
+        ((4, 2), (16, 8), False),  # every second column
+        ((4, 2), (4, 16), False),  # column by column
+        ((2, 4), (4, 8), False),
+        ((4, 1), (4, 99), True),  # where there is one, its stride says nothing
+        ((1, 4), (99, 4), True),
+        ((), (), True),
+    ],
+)
+def test_strides_say_whether_elements_lie_row_by_row(shape, strides, lies_so):
+    array = Elsewhere(np.zeros(shape, np.int32), strides=strides)
+    assert residence.contiguous(array) == lies_so

@@ -176,6 +176,12 @@ FP4 = nm.pack(testing.make_blocks("nvfp4", 64, 48, 0, 2.0))
         ),
         (lambda: nm.merge([], "n"), ValueError, "parts must not be empty"),
         (lambda: nm.merge(P, "n"), TypeError, "parts is a PackedWeight, must be a list"),
+        (lambda: nm.concat(5), TypeError, "parts is a int, must be a list"),
+        (
+            lambda: nm.merge([P, P], "k", group_size=8),  # what no kernel reads
+            ValueError,
+            r"group_size=8 must be -1 \(or k\) or a multiple of 16",
+        ),
         (
             lambda: nm.concat([P, weight_of()]),
             TypeError,

@@ -119,3 +119,9 @@ def test_the_interval_goes_from_the_best_to_the_worst_that_quartiles_allow():
     a, b = row(us=10.0) | {"us_spread": [8.0, 16.0]}, row(us=15.0) | {"us_spread": [12.0, 20.0]}
     (found,) = compare([a], [b]).verdicts
     assert (found.change, found.interval) == (0.5, (12 / 16 - 1, 20 / 8 - 1))
+
+
+def test_a_change_is_written_with_five_digits():
+    (found,) = compare([row(us=3.0, spread=0.0)], [row(us=4.0, spread=0.0)]).verdicts
+    assert found.to_dict()["change"] == 0.33333
+    assert found.to_dict()["interval"] == [0.33333, 0.33333]

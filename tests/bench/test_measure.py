@@ -1,7 +1,10 @@
 """Contract under test: what is said about timings follows from them. No GPU, nothing is timed:
 timers are invented."""
 
+import contextlib
 import sys
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -192,3 +195,99 @@ def test_a_roofline_is_drawn_and_cublas_stands_once_a_cell(tmp_path):
 def test_no_module_of_the_room_loads_a_gpu_library(name):
     libraries = {"numba", "cuda", "torch", "matplotlib", "pynvml"}
     assert not loaded_by(f"import numba_marlin.bench.{name}") & libraries
+
+
+@pytest.mark.parametrize("us, kept", [(30.0, True), (30.1, False)])
+def test_what_is_three_times_as_slow_is_still_timed(monkeypatch, us, kept):
+    one, other = (SimpleNamespace(kernel=name, config={}) for name in "ab")
+    times = [(one, 10.0), (other, us)]
+    monkeypatch.setattr(tune, "screen", lambda *_: (times, [(None, "does not fit")]))
+    monkeypatch.setattr(tune.tuned, "remember", lambda *found: found)
+    bench = SimpleNamespace(
+        device=None,
+        cell=lambda problem, hopeful, first: [{"us": 9.0 - len(hopeful)}] * len(hopeful),
+    )
+    found = tune.tune(bench, Problem(5, 64, 64), (one, other))
+    assert (len(found.rows), found.choice) == (1 + kept, one)
+    assert found.dropped[0] == (None, "does not fit") and found.problem.m == 8
+    assert [each for each, _ in found.dropped[1:]] == ([] if kept else [other])
+    if not kept:
+        assert "30.1 us at first sight, more than 3 times" in found.dropped[1][1]
+
+
+class FakeCuda:
+    """torch.cuda, in which a launch takes ``us``; ``log`` has what was asked for."""
+
+    def __init__(self, us):
+        self.us, self.now, self.log = us, 0.0, []
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            self.log.append(name)
+            return contextlib.nullcontext()
+
+        return call
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: self.log.append(("waits for", other)))
+
+    def current_stream(self):
+        return "the stream of the data"
+
+    def Event(self, enable_timing):
+        assert enable_timing
+        event = SimpleNamespace(query=lambda: True, at=None)
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda end: (end.at - event.at) / 1e3
+        return event
+
+    def CUDAGraph(self):
+        return SimpleNamespace(replay=lambda: self.launched(self.captured))
+
+    def launched(self, times=1):
+        self.now += times * self.us
+
+
+@pytest.mark.parametrize("us, launches", [(10.0, 300), (1.0, timing.MOST_LAUNCHES), (2000.0, 3)])
+def test_a_graph_holds_what_fits_in_its_time(monkeypatch, us, launches):
+    cuda, seen = FakeCuda(us), []
+    monkeypatch.setattr(timing, "torch_on_gpu", lambda: SimpleNamespace(cuda=cuda))
+
+    def launch(index):
+        seen.append(index)
+        cuda.launched()
+
+    cuda.captured = launches
+    timer = timing.GraphTimer(launch)
+    assert timer.launches == launches and seen[-launches:] == list(range(launches))
+    # what made the data comes first
+    assert cuda.log[0] == ("waits for", "the stream of the data")
+    before = cuda.now
+    assert timer.replay() == pytest.approx(us) and cuda.now - before == launches * us
+
+
+def test_one_round_is_enough():
+    assert timing.interleave({"a": Timer("a", [5.0], [])}, 1) == {"a": [5.0]}
+
+
+def test_the_roof_of_a_roofline(monkeypatch):
+    """It rises with the bytes that a second brings up to the ridge, and is flat from there on; the
+    axis goes from half of the least point to twice the greatest, or of the ridge."""
+    plt = mock.MagicMock()
+    figure, axis = mock.MagicMock(), mock.MagicMock()
+    plt.subplots.return_value = figure, axis
+    monkeypatch.setattr(roofline, "pyplot", lambda: plt)
+    rows = [row(m=1), row(m=64, kernel="tiled")]
+    roofline.draw(rows, "r.png")
+    (low, ridge, high), heights = axis.plot.call_args_list[0].args
+    points = [x for each in roofline.points(rows).values() for x, _, _ in each]
+    assert ridge == pytest.approx(7e14 / 4e12) and heights == [low * 4e12, 7e14, 7e14]
+    assert (low, high) == (min(points) / 2, 2 * max(*points, ridge))
+    assert axis.set.call_args.kwargs["xlim"] == (low, high)
+    drawn = [call.args[:2] for call in axis.plot.call_args_list[1:]]
+    assert drawn == [
+        each[:2] for name in ("cublas", "ampere", "tiled") for each in roofline.points(rows)[name]
+    ]
+    colours = {call.kwargs["color"] for call in axis.plot.call_args_list[1:]}
+    assert colours == {"0.6", "C0", "C1"}  # cuBLAS in grey
+    figure.savefig.assert_called_once_with("r.png", dpi=mock.ANY)

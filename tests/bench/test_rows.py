@@ -2,6 +2,7 @@
 in the same place counts as there."""
 
 import json
+import sys
 
 import pytest
 
@@ -105,3 +106,13 @@ def test_what_holds_no_rows_is_refused_with_its_place(tmp_path, text, message):
 def test_rows_of_older_experiments_fit_the_same_cells():
     old = {"kernel": "ampere", "m": 16, "n": 4096, "k": 4096, "group_size": 128, "us": 1.0}
     assert rows.cell(old) == rows.cell(row())
+
+
+@pytest.mark.parametrize("us", ["Infinity", "NaN", "-1", "1" + 309 * "0", "true", '"1"'])
+def test_a_time_is_a_finite_number(tmp_path, us):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(row(us=12345.0)).replace("12345.0,", us + ",") + "\n")
+    with pytest.raises(ValueError, match="us=.* must be positive and finite"):
+        rows.read(path)
+    path.write_text(json.dumps(row() | {"us": sys.float_info.max}) + "\n")
+    assert rows.read(path)[0]["us"] == sys.float_info.max

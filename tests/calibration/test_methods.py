@@ -99,3 +99,18 @@ def test_one_table_for_terminal_notebook_and_program():
 def test_what_cannot_be_compared_is_named(weights, methods, error, message):
     with pytest.raises(error, match=message):
         nm.compare_methods(weights, hessians(), methods, group_size=-1)
+
+
+def test_layers_of_a_torch_model_are_compared_where_they_have_a_hessian():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(K, N) for name in ("a", "b", "c")})
+    model["b"] = model["b"].bfloat16()
+    with torch.no_grad():
+        for name, w in W.items():
+            model[name].weight.copy_(torch.from_numpy(w.T.copy()))
+    found = nm.compare_methods(model, hessians(), "rtn", group_size=32)
+    stored = W | {"b": model["b"].weight.detach().float().numpy().T}
+    assert found.errors == nm.compare_methods(stored, hessians(), "rtn", group_size=32).errors
+    assert list(found.errors) == ["a", "b"]
+    with pytest.raises(KeyError, match="no layer 'aa', which has a Hessian.*did you mean 'a'"):
+        nm.compare_methods(model, {"aa": hessians()["a"]})

@@ -342,6 +342,8 @@ def on_two_devices():
         (Attention, {"x": 1}, TypeError, "batches is a dict, must be an iterable"),
         (Attention, 7, TypeError, "batches is a int, must be an iterable"),
         (Attention, [batches(1)[0], "text"], TypeError, r"batches\[1\] is a str, must be a tensor"),
+        # NumPy's arrays have a device too
+        (Attention, [np.ones((4, 8))], TypeError, r"batches\[0\] is a ndarray, must be a tensor"),
         (
             lambda: nn.Sequential(nn.Linear(8, 8)),
             [torch.ones((4, 8)), torch.tensor([[0.0] * 8, [0.0] * 5 + [torch.nan] + [0.0] * 2])],

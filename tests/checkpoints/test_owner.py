@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.checkpoints import convert, job
+from numba_marlin.checkpoints import convert, job, owner
 from tests.checkpoints.models import OTHERS, same_weight, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,3 +219,31 @@ def test_a_file_that_a_killed_run_left_is_replaced(tmp_path, source, name):
     left.write_bytes(b"half")
     assert len(nm.load_checkpoint(convert(source, tmp_path / name, "awq"))) == 6
     assert sorted(each.name for each in tmp_path.iterdir()) == ["source", name]
+
+
+def test_without_locks_a_file_that_was_left_is_removed_unless_it_is_open(tmp_path, monkeypatch):
+    """As on Windows, where what a process has open cannot be removed."""
+    monkeypatch.setattr(owner, "fcntl", None)
+    left = tmp_path / "target.partial"
+    left.write_bytes(b"half")
+    owner.remove_left(left)
+    assert not left.exists()
+    owner.remove_left(left)  # gone: nothing to do
+    left.write_bytes(b"half")
+
+    def refuse(path):
+        raise PermissionError("in use")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(BlockingIOError, match="is being written by another process"):
+        owner.remove_left(left)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
+def test_whoever_is_refused_keeps_no_descriptor(tmp_path):
+    with owner.owned(tmp_path / "target.partial"):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(BlockingIOError), owner.owned(tmp_path / "target.partial"):
+                pass
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -3,6 +3,7 @@ work, with sizes that would do; --anyway runs it. Estimates are as near as their
 
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,3 +155,34 @@ def test_defaults_are_never_refused():
     """The demonstrations and README's examples take seconds."""
     problem = WeightProblem(16, run_verb.DEFAULT_N, run_verb.DEFAULT_K)
     assert expected.whole(problem, plan(problem, "emulator")).seconds < 10
+
+
+def test_of_the_reference_the_product_is_taken_twice():
+    problem = WeightProblem(64, 4096, 4096)
+    product = expected.PRODUCT_SECONDS * 64 * 4096 * 4096
+    once, twice = (
+        expected.whole(problem, SimpleNamespace(backend=backend))
+        for backend in ("cuda", "reference")
+    )
+    assert twice.seconds - once.seconds == pytest.approx(product)
+    assert once.seconds - expected.WEIGHT_SECONDS * 4096 * 4096 == pytest.approx(product)
+    assert once.nbytes == twice.nbytes and once.instructions == twice.instructions == 0
+
+
+def test_a_record_takes_memory_and_time_on_top_of_a_launch():
+    problem = WeightProblem(16, 256, 256)
+    chosen = plan(problem, backend="emulator").candidate
+    alone, one, three = (
+        expected.launch(problem, chosen),
+        expected.recorded(problem, chosen),
+        expected.recorded(problem, chosen, runs=3),
+    )
+    weights = 256 * 256
+    assert one.nbytes == three.nbytes  # one record at a time
+    records = expected.RECORD_BYTES * alone.instructions / expected._warps(chosen)
+    around = expected.BASE_BYTES + expected.WEIGHT_BYTES * weights
+    assert one.nbytes - alone.nbytes == pytest.approx(around + records)
+    drawing = expected.WEIGHT_SECONDS * weights
+    assert one.seconds - drawing == pytest.approx(expected.LISTENING * alone.seconds)
+    assert three.seconds - drawing == pytest.approx(3 * (one.seconds - drawing))
+    assert (one.instructions, three.instructions) == (alone.instructions, 3 * alone.instructions)

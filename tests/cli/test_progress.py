@@ -208,3 +208,15 @@ def test_more_instructions_than_expected_have_no_time_left(capsys, clock):
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first == "looping: 500 of 1,501 warp instructions, 2 min left"
     assert second == f"looping: {LOOP_INSTRUCTIONS:,} warp instructions"
+
+
+@pytest.mark.parametrize(
+    "width, said",
+    [
+        (30, "packing, 1 of 2, a.weight.long"),
+        (29, "packing, 1 of 2, ..eight.long"),
+        (28, "packing, 1 of 2, ..ight.long"),
+    ],
+)
+def test_a_name_is_whole_where_it_just_fits(width, said):
+    assert progress._line("packing", "1 of 2", "a.weight.long", width) == said

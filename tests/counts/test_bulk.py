@@ -64,3 +64,11 @@ def test_a_store_in_bulk():
 
 def test_nothing_copied_is_said():
     assert "asynchronous copies: none;" in str(counted_of(""))
+
+
+def test_a_copy_of_no_bytes_touches_nothing():
+    """Its address, in the middle of a sector, would count as one that is written."""
+    copy = SHARED + ONE + "add.u64 %rd8, %p0, 16;\n" + s2g(target="%rd8", nbytes="0")
+    counted = counted_of(copy + COMMIT + WAIT_ALL + "END:")
+    written = counted.total.tally.writes
+    assert (written.requests, written.sectors, counted.total.sectors) == (0, 0, 0)

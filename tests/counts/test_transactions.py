@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from numba_marlin import counts
 from numba_marlin.counts import transactions
+from numba_marlin.counts.observer import by_space
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state import memory
 from numba_marlin.layout.tensor_map import swizzled
@@ -267,3 +268,14 @@ def test_who_is_not_asked_pays_nothing(monkeypatch):
     machine.run("k", args=[address])
     with pytest.raises(TypeError):
         counts.count(machine, "k", args=[address])
+
+
+def test_the_first_byte_of_a_window_is_in_its_space():
+    address = np.array([[at + d for at in memory.WINDOWS.values() for d in (-1, 0)]])
+    active = np.array([[True, True, True, True]])
+    found = {name: lanes.tolist() for name, lanes in by_space("generic", address, active)}
+    assert found == {
+        "global": [[True, False, False, False]],
+        "shared": [[False, True, True, False]],
+        "local": [[False, False, False, True]],
+    }

@@ -141,3 +141,23 @@ def test_arrays_that_do_not_fit_the_signature_are_refused():
         torch.ops.numba_marlin.matmul(
             x, qweight[:2].contiguous(), *others, None, operators.signature_of(p), False
         )
+
+
+def test_arrays_that_are_no_tensors_are_refused_while_compiling(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(TypeError, match=r"must be tensors, not a ndarray: pass p.to"):
+        operators.tensors_of(weight())
+    assert operators.tensors_of(weight().to("cpu", "torch"))[0] is not None
+
+
+@pytest.mark.thorough
+def test_shapes_and_types_are_known_without_numbers():
+    """What torch.compile and torch.export ask."""
+    p, x = weight().to("cpu", "torch"), tensor((3, K))
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        y = torch.ops.numba_marlin.matmul(*operands(p, mode.from_tensor(x)))
+        assert (tuple(y.shape), y.dtype) == ((3, N), x.dtype)
+        with pytest.raises(RuntimeError, match=r"must be \(m, k\) with k=64"):
+            torch.ops.numba_marlin.matmul(*operands(p, mode.from_tensor(x[:, 1:])))
+        with pytest.raises(RuntimeError, match="must have 2 dimensions"):
+            torch.ops.numba_marlin.matmul(*operands(p, mode.from_tensor(x[0])))

@@ -1,7 +1,6 @@
 """Contract under test: what a figure draws is where its numbers say: letters of a terminal's
 columns, and points of a plot."""
 
-import json
 import math
 import re
 
@@ -29,7 +28,6 @@ from numba_marlin.views import (
     Table,
     Text,
     Timeline,
-    plain,
     scales,
     svg,
     text,
@@ -283,13 +281,6 @@ def test_long_names_of_lanes_take_a_third_at_most():
     assert f"\n{('name' * 5)[:16]} aaa" in text.render(page, 50, unicode=False)
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_numbers_that_json_lacks_are_null(value):
-    page = Page("t", (Section("s", "S", parts=(Bars((Bar("b", value),)),)),))
-    found = json.loads(plain.render(page))
-    assert found["sections"][0]["parts"][0]["bars"][0]["value"] is None
-
-
 def test_a_span_is_named_where_its_name_has_room():
     times = Timeline((Lane("", (Span(0, 100, "long name"), Span(100, 101, "long name"))),))
     assert drawn(times).count(">long name</text>") == 1
@@ -349,3 +340,59 @@ def test_bits_are_grouped_by_four_from_the_least():
     assert gaps == [[4, 8], [4]]
     assert all(("set" in named) == (bit == "1") for row in cells for named, bit in row)
     assert "0x8f0" in document and "0xff<" in document
+
+
+def test_bits_of_an_odd_width_are_grouped_from_the_least_too():
+    document = drawn(Bits((BitRow("seven", 0x5A, 7),)))
+    cells = re.findall(r"<td( class=\"[^\"]*\")?>[01]</td>", document)
+    assert [i for i, named in enumerate(cells) if "gap" in named] == [3]
+
+
+def test_a_level_and_what_passes_between_two_are_in_the_html():
+    document = drawn(LEVELS)
+    for words in ("L2", "50 MB", "counted", "cc", "\u2193 down", "\u2191 up"):
+        assert words in document, words
+    assert document.count('class="level"') == 2 and "L1" in document
+    assert "to nobody" not in document  # below the last level there is nothing
+
+
+def test_a_figure_says_what_it_is_and_where_its_numbers_are_from():
+    bar = (Bar("a", 1.0),)
+    for figure, said in (
+        (Bars(bar, title="Rates"), "Rates"),
+        (Bars(bar, source="measured"), "(measured)"),
+        (Bars(bar, title="Rates", source="measured"), "Rates (measured)"),
+    ):
+        page = Page("t", (Section("s", "S", parts=(figure,)),))
+        assert said in [line.strip() for line in text.render(page, 50).splitlines()]
+        caption = re.search("<figcaption>(.*?)</figcaption>", html_view.render(page))[1]
+        assert figure.title in caption and (f">{figure.source}<" in caption) == bool(figure.source)
+    assert "<figcaption>" not in drawn(Bars(bar)) and 'class="note"' not in drawn(Bars(bar))
+    assert '<p class="note">of one run</p>' in drawn(Bars(bar, note="of one run"))
+
+
+def test_names_of_curves_that_end_together_stand_apart():
+    together = tuple(Series(name, ((0, 0), (1, 8))) for name in "abc")
+    found = re.findall(r'<text ([^>]*class="end[^>]*)>', drawn(Lines(together)))
+    heights = sorted(float(re.search(r' y="([\d.]+)"', each)[1]) for each in found)
+    assert len(heights) == 3
+    assert [y - heights[0] for y in heights] == pytest.approx([0, 14, 28], abs=0.11)
+
+
+def test_the_tone_of_a_cell_is_seen_before_its_kind():
+    out = text.Terminal(80, True, True, {"copy": 0, "multiply": 1})
+    assert out.style("copy") != out.style("multiply") and out.style("copy")
+    assert out.style("copy", "bad") == out.style("", "bad") == text.TONES["bad"]
+    assert out.style("unknown") == ""
+
+
+def test_bars_of_nothing_but_zeros_are_drawn():
+    zeros = Bars((Bar("a", 0.0), Bar("b", 0)), unit="us")
+    assert re.findall(r'style="width:([\d.]+)%"', drawn(zeros)) == ["0.00", "0.00"]
+    page = Page("t", (Section("s", "S", parts=(zeros,)),))
+    assert "0 us" in text.render(page, 50)
+
+
+def test_a_grid_has_a_corner_where_its_rows_have_labels():
+    assert "<thead><tr><td>rc</td><th scope=col>c0</th>" in drawn(BANDS)
+    assert "<thead><tr><th" in drawn(Grid((("1",),), column_labels=("c",)))

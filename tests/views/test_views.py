@@ -11,6 +11,7 @@ from numba_marlin.views import (
     Bars,
     Cell,
     Facts,
+    Level,
     Page,
     Section,
     Table,
@@ -161,6 +162,8 @@ def test_wrong_sources_and_doubled_keys_are_refused():
         Bars((), source="guessed")
     with pytest.raises(ValueError, match="source='guessed'"):
         Facts((("a", "b", "guessed"),))
+    with pytest.raises(ValueError, match="source='guessed'"):
+        Level("L2", source="guessed")
     with pytest.raises(ValueError, match="different keys, not a, a"):
         Page("t", (Section("a", "A"), Section("a", "B")))
 
