@@ -373,12 +373,6 @@ def example(monkeypatch):
     return *x, *y
 
 
-@claim(r"On Python (3\.\d+) `profile`")
-def newest_python(monkeypatch):
-    (below,) = re.findall(r"^python_requires = .*<3\.(\d+)", SETTINGS, re.M)
-    return (f"3.{int(below) - 1}",)
-
-
 @claim(r"is an unsigned integer that stays (\d+) bits wide")
 def width(monkeypatch):
     return re.search(r"`lang\.uint(\d+)`", TEXT).groups()

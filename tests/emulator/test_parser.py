@@ -137,6 +137,35 @@ def test_directives_debug_sections_and_comments_are_skipped():
         machine.run()
 
 
+def test_a_location_named_again_after_line_0_is_inlined_where_it_was():
+    """libnvvm names the place of an inlined function's instruction in full. After instructions of
+    no line (``.loc 1 0 1``) it only repeats the line."""
+    inlined = ".loc 1 7 1, function_name $f, inlined_at 2 40 1"
+    found = kernel(
+        f"""
+        .loc 1 7 1
+        mov.u32 %r0, 0;
+        {inlined}
+        mov.u32 %r0, 1;
+        .loc 1 0 1
+        mov.u32 %r0, 2;
+        .loc 1 7 1
+        mov.u32 %r0, 3;
+        .loc 1 0 1
+        mov.u32 %r0, 4;
+        .loc 1 8 1
+        mov.u32 %r0, 5;
+        {inlined}
+        mov.u32 %r0, 6;
+        .loc 1 7 1
+        mov.u32 %r0, 7;
+        """
+    )
+    places = [ins.inlined for ins in found.instructions if ins.root == "mov" and ins.source]
+    site = ("$f", ("2", 40))
+    assert places == [None, site, None, site, None, None, site, None]
+
+
 def test_launches_that_do_not_fit_are_refused():
     machine = Machine(frame("", 0).replace("k()", "k() .maxntid 64, 1, 1"))
     for options, reason in (

@@ -17,6 +17,7 @@ import pytest
 from numba_marlin.mutation.judge import budgets, judge
 from numba_marlin.mutation.mutants import mutants, skeleton
 from numba_marlin.mutation.program import Program
+from tests.kernels.broken import POLLS
 from tests.mutation.kernels import text
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "16_mutants"
@@ -168,10 +169,18 @@ def test_every_mutant_was_caught_or_is_proved_to_be_equivalent(experiment):
     )
 
 
+def as_judged(name: str) -> None:
+    """Skip where Python compiles a loop of waits otherwise than the Pythons on which the mutants
+    were judged: the kernels with such loops have others."""
+    if POLLS == 1 and name.startswith(("ampere", "decode", "wgmma", "tcgen05")):
+        pytest.skip("judged where a wait is two polls; this Python compiles it to one")
+
+
 @pytest.mark.parametrize("name", usual_first(EVERY_CELL))
 def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_no_other(
     name, experiment
 ):
+    as_judged(name)
     cell = experiment.cells.CELLS[name]
     of_cell = {row["mutant"]: row for row in ROWS if row["cell"] == name}
     if experiment.cells.compiler_of(cell) not in {row["compiler"] for row in of_cell.values()}:
@@ -202,6 +211,7 @@ def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_n
 
 @pytest.mark.parametrize("name", usual_first(SAMPLE))
 def test_a_few_mutants_are_caught_here_and_now(name, experiment):
+    as_judged(name)
     cell = experiment.cells.CELLS[name]
     ptx, launches, schedules = cell.compiled.ptx, cell.launches[:1], (None,)
     budget, found = budgets(ptx, launches, schedules), mutants(ptx)

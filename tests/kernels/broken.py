@@ -5,6 +5,7 @@ too little. ``kind``: of the MachineError, WRONG where no rule is broken and onl
 wrong. ``word``: what the message must name besides.
 """
 
+import dis
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,8 +37,19 @@ OTHER_PHASE = r"{ .reg .b32 other; xor.b32 other, \2, 1; \1, other; }"
 NO_WAIT = "setp.eq.u32 complete, 0, 0;"
 
 
+def _wait(ready):
+    while not ready():
+        pass
+
+
+# Of a wait: one in its loop, and one before it where Python compiles the condition twice
+POLLS = sum(each.opname.startswith("CALL") for each in dis.get_instructions(_wait))
+
+
 def polls(which, by):
-    """A wait is two polls, one before its loop and one in it."""
+    """All polls of a wait."""
+    if POLLS == 1:
+        return change(TRY_WAIT, by, which)
     # what is changed is not found again: from the end, the other one then stands in its place
     second = 2 * which + 1
     return both(change(TRY_WAIT, by, second), change(TRY_WAIT, by, second - (which >= 0)))

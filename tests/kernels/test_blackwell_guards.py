@@ -20,6 +20,7 @@ from tests.kernels.blackwell import (
     exact_operand,
     multiply,
 )
+from tests.kernels.broken import POLLS
 from tests.kernels.edits import change
 
 # for one block, which has two tiles of sums; six steps for four stages
@@ -135,7 +136,7 @@ ALWAYS = (r"mbarrier\.try_wait\S+ complete, [^;]*;", "setp.eq.u32 complete, 0, 0
 BROKEN_MMA = {
     "stages are filled without waiting": (change(*ALWAYS, which=0), Race, "missing-copy-wait"),
     "stages are read without waiting": (
-        change(*ALWAYS, which=2),
+        change(*ALWAYS, which=POLLS),
         PendingCopyRead,
         "still in flight",
     ),

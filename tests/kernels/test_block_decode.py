@@ -21,7 +21,7 @@ from numba_marlin.testing.launches import on_machine
 from numba_marlin.testing.operands import real_numbers, small_integers
 from tests.kernels.block_problems import FEW_ROWS as SMALL
 from tests.kernels.block_problems import check_exact, check_near, every_code_and_scale, prepare, run
-from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
+from tests.kernels.broken import NO_WAIT, POLLS, TRY_WAIT, polls
 
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
 ALONE = replace(SMALL, split=1, k_warps=4)
@@ -166,7 +166,7 @@ def test_no_wait_can_be_left_out(wait, config):
 
 
 def test_these_are_all_waits():
-    assert len(re.findall(TRY_WAIT, prepare(WAITING, FLOATS).compiled.ptx)) == 2 * WAITS
+    assert len(re.findall(TRY_WAIT, prepare(WAITING, FLOATS).compiled.ptx)) == POLLS * WAITS
 
 
 def caught(config, edit, schedule):

@@ -30,7 +30,7 @@ from tests.kernels.block_problems import (
     prepare,
     run,
 )
-from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
+from tests.kernels.broken import NO_WAIT, POLLS, TRY_WAIT, polls
 from tests.kernels.edits import change
 
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
@@ -209,7 +209,7 @@ def test_no_wait_can_be_left_out(wait):
 
 
 def test_these_are_all_waits():
-    assert len(re.findall(TRY_WAIT, prepare(WAITING, SMALL).compiled.ptx)) == 2 * WAITS
+    assert len(re.findall(TRY_WAIT, prepare(WAITING, SMALL).compiled.ptx)) == POLLS * WAITS
 
 
 def caught(edit, schedule):
@@ -234,9 +234,11 @@ def late_lane(which):
         fetches = []
         for shuffle in re.finditer(r"shfl\.sync\.idx", ptx):
             before = [poll for poll in polls if poll < shuffle.start()]
-            # a wait is two polls, and only a fetch reads a word between them and a shuffle
+            # only a fetch reads a word between the polls of a wait and a shuffle; the loop of one
+            # poll begins with a label
             if before and "ld.shared.b32" in ptx[before[-1] : shuffle.start()]:
-                fetches.append((before[-2], shuffle.start()))
+                first = before[-2] if POLLS == 2 else ptx.rindex("$L", 0, before[-1])
+                fetches.append((first, shuffle.start()))
         assert len(fetches) == FETCHES
         start, end = fetches[which]
         own = re.sub(r"(\$L\w+)", r"\1_late", ptx[start:end])

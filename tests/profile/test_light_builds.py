@@ -2,6 +2,7 @@
 and none in loops of one section; what several builds saw is put together without changing the
 sum."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from numba_marlin.emulator import Machine
 from numba_marlin.profile import build as profile
-from numba_marlin.profile.instrument import coarse, totals
+from numba_marlin.profile.instrument import coarse, recorder, totals
 from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS
 from numba_marlin.profile.pages import profile_page
 from numba_marlin.views import text
@@ -116,6 +117,69 @@ def test_lanes_that_only_watch_their_leader_copy_leave_without_a_record(name):
         and f"@{found[0].guard.name} exit; // instead of" in light
     )
     assert (added_up(name).launch.sections_ns[:, NUMBER["copy"]] > 0).any()
+
+
+SPINS_IN_ONE_BLOCK = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry spins(.param .u64 spins_param_0)
+{
+	.reg .b32 %r<8>;
+	.reg .pred %p<4>;
+	.shared .align 8 .b64 barrier;
+	.shared .b32 value;
+	.loc 1 1 1
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r1, barrier;
+	setp.ne.u32 %p0, %r0, 0;
+	@%p0 bra READY;
+	mbarrier.init.shared.b64 [%r1], 32;
+	st.shared.u32 [value], %r0;
+READY:
+	bar.sync 0;
+	setp.lt.u32 %p1, %r0, 32;
+	@%p1 bra ROUND;
+	mov.u32 %r2, 0;
+LATE:
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p2, %r2, 500;
+	@%p2 bra LATE;
+	mbarrier.arrive.shared.b64 _, [%r1];
+	bra DONE;
+ROUND:
+	mov.u32 %r3, 0;
+SPIN:
+	mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+	@!%p3 bra SPIN;
+	ld.shared.u32 %r4, [value];
+	add.u32 %r3, %r3, 1;
+	setp.lt.u32 %p2, %r3, 3;
+	@%p2 bra SPIN;
+DONE:
+	ret;
+}
+"""
+
+
+@pytest.mark.parametrize("without", [frozenset(), coarse.WAITS - {"wait_copies"}], ids=len)
+def test_a_wait_that_is_its_own_loop_begins_once(without):
+    """On Python 3.14 ``while not ...: pass`` is one basic block: a wait and its loop."""
+    compiled = dataclasses.replace(
+        added_up("naive").compiled,
+        ptx=SPINS_IN_ONE_BLOCK,
+        entry="spins",
+        parameters=(("c", "u64"),),
+        threads=64,
+    )
+    build = totals.instrument(compiled, machine_code=False, without=without)
+    slots = np.zeros(build.nbytes(1), np.uint8)
+    machine = Machine(build.compiled.ptx)
+    at = machine.memory.buffer(slots, recorder.PARAMETER).address
+    machine.run(grid=1, block=64, args=[0, at])
+    launch = totals.align([totals.raw(slots, build, 1)])[0]
+    waited = launch.sections_ns[:, NUMBER["wait_copies"]]
+    whole = launch.end_ns - launch.start_ns
+    assert (launch.sections_ns >= 0).all() and 0.8 * whole < waited < whole
 
 
 def slots(blocks=2, warps=2):

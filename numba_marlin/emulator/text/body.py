@@ -79,6 +79,7 @@ class Body:
         self.free: dict[tuple[int, int], list[int]] = {}
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
         self.source, self.inlined = None, None
+        self.last_line = None, None  # source and inlined of the last .loc that named a line
         self.calls = Calls(self)
         self.tables: dict[str, list[str]] = {}  # .branchtargets
 
@@ -128,7 +129,7 @@ class Body:
             elif word == ".pragma":
                 p.skip_until(";")
             elif word == ".loc":
-                self.source, self.inlined = p.location()
+                self.location(*p.location())
             elif word == ".file":
                 p.file()
             elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
@@ -159,6 +160,15 @@ class Body:
         # outer one could.
         for register in scope.registers.values():
             self.free.setdefault((scope.depth, register.width), []).append(register.index)
+
+    def location(self, source: tuple, inlined: tuple | None) -> None:
+        """A location named again after line 0, which instructions of no line have, was inlined
+        where it was before: libnvvm does not repeat that."""
+        if inlined is None and self.source and not self.source[1] and source == self.last_line[0]:
+            inlined = self.last_line[1]
+        self.source, self.inlined = source, inlined
+        if source[1]:
+            self.last_line = source, inlined
 
     def registers(self) -> None:
         p = self.p

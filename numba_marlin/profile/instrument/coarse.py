@@ -41,8 +41,10 @@ class Reading:
     switch: (section that begins, sections of which one ends), or None.
     enter: (wait that begins, section that it interrupts), or None.
     maybe: whether control can reach this end of a wait without having waited.
-    told: whether the wait that is entered or left has such an end, so that a register must hold at
-        run time whether the warp is in this wait.
+    again: whether control can reach this beginning of a wait from the wait itself, as in a loop of
+        one basic block; nothing happens then.
+    told: whether the wait that is entered or left has such an end or beginning, so that a register
+        must hold at run time whether the warp is in this wait.
     """
 
     pc: int
@@ -51,6 +53,7 @@ class Reading:
     switch: tuple[str, frozenset[str]] | None = None
     enter: tuple[str, str] | None = None
     maybe: bool = False
+    again: bool = False
     told: bool = False
 
 
@@ -127,8 +130,8 @@ def readings(
         outer[pc] = outer[pc] or START
     _begin_before_loops(kernel, outer)
     switches = {mark.pc: (mark.section, mark.before) for mark in transitions(kernel, outer)}
-    inside, unsure = _inside(kernel, waits, ends)
-    told = {ends[pc][0] for pc in unsure}
+    inside, unsure, repeated = _inside(kernel, waits, ends)
+    told = {ends[pc][0] for pc in unsure} | {waits[pc] for pc in repeated}
     found = []
     for pc in sorted({*switches, *waits, *ends}):
         wait = waits.get(pc)
@@ -149,6 +152,7 @@ def readings(
                     switch,
                     enter,
                     pc in unsure,
+                    pc in repeated,
                     any(each is not None and each[0] in told for each in (enter, leave)),
                 )
             )
@@ -258,9 +262,10 @@ def _ends(kernel: Kernel, waits: dict[int, str]) -> dict[int, tuple[str, int]]:
 
 def _inside(
     kernel: Kernel, waits: dict[int, str], ends: dict[int, tuple[str, int]]
-) -> tuple[dict[int, bool], set[int]]:
+) -> tuple[dict[int, bool], set[int], set[int]]:
     """Return ({pc of a wait: whether the warp is already in this wait when control reaches it}, the
-    ends that control can also reach without having waited)."""
+    ends that control can also reach without having waited, the waits that control can reach in this
+    wait and otherwise)."""
     at: list[str | None] = [None] * len(kernel.instructions)
     for pc in ends:
         at[pc] = IDLE
@@ -272,4 +277,7 @@ def _inside(
         for pc, (wait, _) in ends.items()
         if wait != WAIT and before.get(pc, frozenset()) & {START, IDLE}
     }
-    return {pc: pc not in before and pc not in ends for pc in waits}, unsure
+    repeated = {
+        pc for pc, wait in waits.items() if wait != WAIT and wait in before.get(pc, frozenset())
+    }
+    return {pc: pc not in before and pc not in ends for pc in waits}, unsure, repeated

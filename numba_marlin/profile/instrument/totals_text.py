@@ -71,8 +71,11 @@ def _move(ending: str, beginning: str, guard: str = "") -> str:
 
 
 def reading(each: Reading, used: list[str], label: str) -> str:
-    """The PTX of one reading of the clock. label: unique, for a branch around it."""
-    text = ""
+    """The PTX of one reading of the clock. label: unique, for branches around parts of it."""
+    text, begun = "", f"{label}_wait"
+    if each.enter and each.again:
+        text += f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[each.enter[0]]};\n"
+        text += f"	@%nmr_p bra {begun};\n"
     always = (
         (each.leave and not each.maybe)
         or each.restart
@@ -102,6 +105,7 @@ def reading(each: Reading, used: list[str], label: str) -> str:
         text += _move(section, wait) + (
             f"	mov.u32 %nmr_now, {NUMBER[wait]};\n" if each.told else ""
         )
+        text += f"{begun}:\n" if each.again else ""
     return text
 
 
