@@ -59,7 +59,9 @@ def test_arrays_elsewhere_are_held_as_they_are(kind):
 
 
 @pytest.mark.parametrize("kind", ("int4", "nvfp4"))
-@pytest.mark.parametrize("backend", ("reference", "emulator"))
+@pytest.mark.parametrize(
+    "backend", ("reference", pytest.param("emulator", marks=pytest.mark.thorough))
+)
 def test_backends_on_the_host_copy_what_they_read(kind, backend):
     p = packed(kind)
     assert np.array_equal(nm.matmul(X, moved(p), backend), nm.matmul(X, p, backend))

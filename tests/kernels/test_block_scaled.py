@@ -258,7 +258,9 @@ def late_lane(which):
 FETCHES = 4  # two roles are whole warps, each fetches before its loop and in it
 
 
-@pytest.mark.parametrize("which", range(FETCHES))
+@pytest.mark.parametrize(
+    "which", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in range(1, FETCHES))]
+)
 def test_a_lane_that_polls_late_misses_no_tile(which):
     assert not caught(late_lane(which), None)
 
