@@ -14,6 +14,7 @@ from numba_marlin import compiler, ptx, testing
 from numba_marlin.cli import main as cli
 from numba_marlin.cli import watch
 from numba_marlin.emulator import Machine
+from numba_marlin.hardware import devices
 from numba_marlin.kernels import registry
 from numba_marlin.problems import WEIGHTS
 from tests import experiment_results
@@ -254,6 +255,17 @@ def test_the_last_line_of_the_tests_is_of_about_as_many(request):
     if len(modules) < 0.9 * len(list((ROOT / "tests").rglob("test_*.py"))):
         pytest.skip("counted when the whole suite runs")
     assert abs(passed + skipped - len(items)) < len(items) / 20, "python .ci/update_readme.py test"
+
+
+def test_the_method_is_that_of_the_rows():
+    """Contenders in turn, a round each; launches of a graph, over more weights than L2 holds."""
+    assert "cold L2, CUDA graphs, contenders interleaved" in " ".join(TEXT.split())
+    l2 = devices.specified("NVIDIA H200").l2_bytes
+    for experiment in ("01_faithful", "02_hopper"):
+        for row in experiment_results.rows(experiment, "results.jsonl"):
+            m, n, k = (row[name] for name in "mnk")
+            read = n * k // 2 * row["launches_per_graph"] + 2 * m * (n + k)
+            assert row["rounds"] > 1 and read > l2, (experiment, row["shape"], row["m"])
 
 
 def _examples():
