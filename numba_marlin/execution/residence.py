@@ -26,12 +26,14 @@ def uploader(place: str, library: str | None = None) -> Callable[[np.ndarray], A
     """What brings a NumPy array to the place, "cpu" or "cuda:N". library: as in ``Residence.to``;
     on the host it is torch."""
     if place == HOST:
-        return functools.partial(_to_torch, ordinal=None)
+        return tensor_of
     ordinal, library = ordinal_of(place), _library(library)
     driver.primary_context(ordinal)  # its errors are clearer than those of the libraries
     if library == "own":
         return functools.partial(driver.DeviceArray.from_host, device=ordinal)
-    return functools.partial(_to_torch if library == "torch" else _to_cupy, ordinal=ordinal)
+    if library == "torch":
+        return lambda array: tensor_of(array).cuda(ordinal)
+    return functools.partial(_to_cupy, ordinal=ordinal)
 
 
 def _library(name: str | None) -> str:
@@ -64,16 +66,15 @@ def empty(shape: tuple[int, ...], dtype: str, ordinal: int, library: str | None 
     return driver.DeviceArray(shape, dtype, ordinal)
 
 
-def _to_torch(array: np.ndarray, ordinal: int | None):
+def tensor_of(array: np.ndarray):
+    """A torch tensor over the same memory; a copy of a read-only array (a checkpoint's), which
+    torch cannot say of a tensor. bfloat16 is ml_dtypes' here and torch's there."""
     import torch
 
-    # a checkpoint's arrays are read-only, which torch cannot say of a tensor
     source = array if array.flags.writeable else array.copy()
     if array.dtype.name == "bfloat16":
-        tensor = torch.from_numpy(source.view(np.int16)).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(source)
-    return tensor if ordinal is None else tensor.cuda(ordinal)
+        return torch.from_numpy(source.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(source)
 
 
 def _to_cupy(array: np.ndarray, ordinal: int):
@@ -85,16 +86,25 @@ def _to_cupy(array: np.ndarray, ordinal: int):
 
 def copies(weight: Any) -> dict[str, int]:
     """{"cuda:N": bytes} of the copies that ``gpu.kept_on_device`` keeps."""
-    kept = gpu.kept_copies(weight)
-    return {
-        f"cuda:{ordinal}": sum(each.nbytes for each in held.values())
-        for ordinal, held in sorted(kept.items())
-    }
+    found: dict[str, int] = {}
+    for owner in _owners(weight):
+        for ordinal, held in sorted(gpu.kept_copies(owner).items()):
+            place, nbytes = f"cuda:{ordinal}", sum(each.nbytes for each in held.values())
+            found[place] = found.get(place, 0) + nbytes
+    return found
 
 
 def drop_copies(weight: Any) -> None:
-    repeat.forget(weight)
-    gpu.kept_copies(weight).clear()
+    for owner in _owners(weight):
+        repeat.forget(owner)
+        gpu.kept_copies(owner).clear()
+
+
+def _owners(weight: Any) -> list:
+    """The objects that products keep copies for: the weight, and what ``matmul`` multiplies in its
+    place if it has an activation order."""
+    ordered = vars(weight).get("sorted_rows")
+    return [weight] if ordered in (None, weight) else [weight, ordered]
 
 
 def overwrite(weight: Any, other: Any) -> None:
@@ -120,14 +130,21 @@ def overwrite(weight: Any, other: Any) -> None:
         there = arrays.view(name, others[name]).type_name
         if there != view.type_name:
             raise ValueError(f"{name}.dtype={there} must be {view.type_name}, this weight's")
+    values = {name: np.ascontiguousarray(on_host(array)) for name, array in others.items()}
+    order = mine.get("permutation")
+    if isinstance(order, np.ndarray) and not np.array_equal(order, values["permutation"]):
+        raise ValueError(
+            "the activation orders (permutation) must be equal: a captured graph has a copy of this"
+            " weight's; put it on the device with p.to(...) before the capture"
+        )
+    for name, view in views.items():
+        arrays.assign(view, values[name])
+    for owner in _owners(weight):
+        for held in gpu.kept_copies(owner).values():
+            for name, copy in held.items():
+                field = "qweight" if name == "b" else name
+                arrays.assign(arrays.view(name, copy), values[field])
     # the other's factors are those of its global scale, which kernels do not read
     for name in ("global_scale", "divides", "input_scale", "input_divides"):
         if hasattr(weight, name):
             object.__setattr__(weight, name, getattr(other, name))
-    values = {name: np.ascontiguousarray(on_host(array)) for name, array in others.items()}
-    for name, view in views.items():
-        arrays.assign(view, values[name])
-    for held in gpu.kept_copies(weight).values():
-        for name, copy in held.items():
-            field = "qweight" if name == "b" else name
-            arrays.assign(arrays.view(name, copy), values[field])

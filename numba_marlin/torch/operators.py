@@ -21,6 +21,7 @@ from torch import Tensor
 from numba_marlin import api
 from numba_marlin.api.matmul import multiply
 from numba_marlin.execution import repeat
+from numba_marlin.execution.residence import tensor_of
 from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.residence import arrays_of, place_of
 from numba_marlin.quantizers.dequantize import dequantize as dequantize_on_host
@@ -166,7 +167,7 @@ def _matmul_cpu(
         x = x.index_select(1, permutation)
     weight = _weight(x, signature, qweight, scales, zeros, factors)
     if x.dtype not in _HALF:  # as the dequantised layer would multiply
-        w = _tensor_of(dequantize_on_host(weight, "float64"))
+        w = tensor_of(dequantize_on_host(weight, "float64"))
         product = x.double() @ w
         return (product if bias is None else product + bias.double()).to(x.dtype)
     bias = None if bias is None else bias.detach()
@@ -219,7 +220,7 @@ def _dequantize_cpu(qweight, scales, zeros, factors, permutation, signature, dty
     weight = _weight(qweight, signature, qweight, scales, zeros, factors)
     if permutation is not None:
         weight = replace(weight, permutation=permutation)
-    return _tensor_of(dequantize_on_host(weight, str(dtype).removeprefix("torch.")))
+    return tensor_of(dequantize_on_host(weight, str(dtype).removeprefix("torch.")))
 
 
 @torch.library.impl("numba_marlin::dequantize", "CUDA")
@@ -251,12 +252,6 @@ def _dequantize_shape(qweight, scales, zeros, factors, permutation, signature, d
     return qweight.new_empty((found.k, found.n), dtype=dtype)
 
 
-def _tensor_of(array: np.ndarray) -> Tensor:
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
 # ---- for callers who have a weight
 
 
@@ -278,7 +273,7 @@ def tensor_over(array) -> Tensor:
         )
     if not isinstance(array, np.ndarray):
         return torch.as_tensor(array, device=place_of(array))
-    return _tensor_of(array if array.flags.writeable else array.copy())
+    return tensor_of(array)
 
 
 def is_plain_call(x: Tensor, bias: Tensor | None) -> bool:

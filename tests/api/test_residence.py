@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
+from numba_marlin.execution.gpu import kept_copies
 from numba_marlin.formats import residence
 
 W = np.random.default_rng(0).standard_normal((64, 72), np.float32)
@@ -127,6 +128,27 @@ def test_overwritten_memory_has_the_new_numbers(kind):
     assert all(getattr(p, name) is array for name, array in arrays.items())
     assert np.array_equal(nm.dequantize(p), nm.dequantize(q))
     assert np.array_equal(nm.matmul(X, p, "reference"), nm.matmul(X, q, "reference"))
+
+
+def ordered(seed=0, order=0):
+    q = nm.unpack(packed(seed=seed))
+    permutation = np.random.default_rng(order).permutation(64).astype(np.int32)
+    return nm.pack(replace(q, permutation=permutation))
+
+
+def test_copies_of_a_weight_in_activation_order_are_its_own():
+    """``matmul`` multiplies such a weight by way of ``sorted_rows``, which has the copies."""
+    p, held = ordered(), kept_copies
+    held(p.sorted_rows)[0] = {"b": np.array(p.qweight), "scales": np.array(p.scales)}
+    assert p.copies == {"cuda:0": p.nbytes}
+    other = ordered(seed=7)
+    copy = held(p.sorted_rows)[0]["b"]
+    p.overwrite(other)
+    assert np.array_equal(copy, other.qweight) and np.array_equal(p.qweight, other.qweight)
+    with pytest.raises(ValueError, match="activation orders .* must be equal"):
+        p.overwrite(ordered(order=1))
+    p.drop_copies()
+    assert p.copies == {}
 
 
 def test_a_weight_of_another_kind_changes_nothing():

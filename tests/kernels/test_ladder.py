@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import numba_marlin as nm
 from numba_marlin import compiler, reference, testing
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.kernels.ampere import AmpereConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.quantizers import dequantize, quantize
 from tests.kernels.harness import KERNELS, PLAIN, TILES, cases, run_kernel
 
@@ -217,6 +220,32 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
     x = np.full((2, k), 1024, np.float16)
     for name, _ in rungs((-1,)):
         assert (run_kernel(name, x, weight, run_on=run_on).c == 1024).all()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodeConfig(warps_n=1, warps_k=1, stage_k=128, stages=3),
+        WgmmaConfig(tile_n=64, warpgroups=1, tile_m=16, split=False, parts=2),
+    ],
+    ids=["decode", "wgmma"],
+)
+@pytest.mark.thorough
+def test_partial_sums_between_blocks_may_be_larger_than_float16s_numbers(config, run_on):
+    """The original puts them together in fp16: here blocks have sums of 2e5 and more, which all but
+    cancel."""
+    k, n = 1024, 64
+    weight = QuantizedWeight(
+        codes=np.full((k, n), 15, np.uint8),
+        scales=np.ones((k // 128, n), np.float16),
+        group_size=128,
+    )
+    x = np.full((2, k), 64, np.float16)
+    x[:, k // 2 :] = -64
+    x[:, -1] = -63
+    backend = "cuda" if run_on == "cuda" else "emulator"
+    y, info = nm.matmul(x, nm.pack(weight), backend, config=config, return_info=True)
+    assert info.candidate.grid[0] > 1 and (y == 7).all()
 
 
 @pytest.mark.parametrize(
