@@ -10,6 +10,7 @@ import pytest
 import numba_marlin as nm
 from numba_marlin import testing
 from numba_marlin.compiler import COMPILERS, builder
+from numba_marlin.emulator.errors import MachineError
 from numba_marlin.execution import plan as planning
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
@@ -90,6 +91,6 @@ def test_a_compilation_that_fails_is_tried_again(compiler, monkeypatch):
 
 def test_a_product_gives_the_log_its_shape(compiler, caplog):
     caplog.set_level(logging.INFO, "numba_marlin")
-    with pytest.raises(Exception):  # noqa: B017 - what the machine says of no PTX
+    with pytest.raises(MachineError):  # "no PTX" is what it was given
         nm.matmul(np.ones((3, 128), np.float16), P)
     assert "C[3, 192] = A[3, 128]" in lines(caplog)[0]

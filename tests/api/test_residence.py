@@ -254,3 +254,17 @@ def test_overwriting_reaches_a_captured_graph(gpu, kind):
 def test_strides_say_whether_elements_lie_row_by_row(shape, strides, lies_so):
     array = Elsewhere(np.zeros(shape, np.int32), strides=strides)
     assert residence.contiguous(array) == lies_so
+
+
+def test_overwriting_reaches_a_graph_of_a_weight_in_activation_order(gpu):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X).cuda()
+    for p in (ordered(), ordered().to("cuda", "torch")):
+        nm.matmul(x, p)
+        graph = torch.cuda.CUDAGraph()
+        order = torch.from_numpy(np.array(ordered().permutation)).cuda()
+        with torch.cuda.graph(graph):
+            y = nm.matmul(torch.index_select(x, 1, order), p.sorted_rows)
+        p.overwrite(ordered(seed=9))
+        graph.replay()
+        assert torch.equal(y, nm.matmul(x, ordered(seed=9)))
