@@ -8,6 +8,25 @@ from numba_marlin.execution import driver, warmup
 from numba_marlin.execution import plan as planning
 
 
+def without_ptx(kernel, config, target, backend, key, versions):
+    """In place of ``builder._compile``: a compiled kernel with all but its PTX."""
+    return CompiledKernel(
+        kernel.name,
+        config,
+        target.name,
+        COMPILERS[0],
+        "no PTX",
+        "entry",
+        kernel.parameters,
+        kernel.threads(config),
+        kernel.shared_bytes(config),
+        None,
+        Resources(),
+        key,
+        versions,
+    )
+
+
 def fake_compiler(tmp_path, monkeypatch):
     """built: the configurations compiled since the cache, which is empty, was made; forget():
     what a new process would not know, to be called at the end too; cache: the directory. There is
@@ -16,21 +35,7 @@ def fake_compiler(tmp_path, monkeypatch):
 
     def compile_it(kernel, config, target, backend, key, versions):
         built.append(config)
-        return CompiledKernel(
-            kernel.name,
-            config,
-            target.name,
-            COMPILERS[0],
-            "no PTX",
-            "entry",
-            kernel.parameters,
-            kernel.threads(config),
-            kernel.shared_bytes(config),
-            None,
-            Resources(),
-            key,
-            versions,
-        )
+        return without_ptx(kernel, config, target, backend, key, versions)
 
     def forget():
         planning.held.cache_clear()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import numba_marlin
-from numba_marlin.compiler import COMPILERS, CompiledKernel, Resources, builder
+from numba_marlin.compiler import COMPILERS, builder
 from numba_marlin.execution import plan as planning
 from numba_marlin.heuristics import Problem
+from tests.fake_compiler import without_ptx
 from tests.interpreter import loaded_by
 
 PACKAGE = Path(numba_marlin.__file__).parent
@@ -238,25 +239,8 @@ def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_
     """What a process does before its first product, but for CUDA: choose, find the kernel, read
     it."""
 
-    def compile_it(kernel, config, target, backend, key, versions):
-        return CompiledKernel(
-            kernel.name,
-            config,
-            target.name,
-            COMPILERS[0],
-            "no PTX",
-            "entry",
-            kernel.parameters,
-            kernel.threads(config),
-            kernel.shared_bytes(config),
-            None,
-            Resources(),
-            key,
-            versions,
-        )
-
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
-    monkeypatch.setattr(builder, "_compile", compile_it)
+    monkeypatch.setattr(builder, "_compile", without_ptx)
     planning.held.cache_clear()
     assert not planning.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
     planning.held.cache_clear()
