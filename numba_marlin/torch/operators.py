@@ -23,10 +23,9 @@ from numba_marlin.api.matmul import multiply
 from numba_marlin.execution import repeat
 from numba_marlin.execution.residence import tensor_of
 from numba_marlin.formats import PackedBlocks, PackedWeight
-from numba_marlin.formats.residence import arrays_of, place_of
+from numba_marlin.formats.residence import ARRAYS, arrays_of, place_of
 from numba_marlin.quantizers.dequantize import dequantize as dequantize_on_host
 
-ARRAYS = ("qweight", "scales", "zeros", "factors", "permutation")
 _HALF = (torch.float16, torch.bfloat16)
 _STRIP = 1024  # rows of W that the CUDA form of ``dequantize`` makes at a time
 _CPU_BACKENDS = ("reference", "emulator")
