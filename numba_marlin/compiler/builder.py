@@ -132,7 +132,13 @@ def _shipped(kernel, config, target, compiler, line_info, missing):
 
 def _compile(kernel, config, target, the_backend, key, versions, **line_info):
     from numba_marlin.compiler.assemble import assemble
-    from numba_marlin.compiler.module_text import cluster_of, files_of_package, pass_by_value, tidy
+    from numba_marlin.compiler.module_text import (
+        cluster_of,
+        files_of_package,
+        number_functions,
+        pass_by_value,
+        tidy,
+    )
 
     if os.environ.get(_SIMULATOR, "0") not in ("", "0"):
         raise MissingCompiler(
@@ -156,7 +162,7 @@ def _compile(kernel, config, target, the_backend, key, versions, **line_info):
     )
     ptx = the_backend.with_array_words(ptx, entry, kernel.parameters)
     if line_info:
-        ptx = files_of_package(ptx)
+        ptx = number_functions(files_of_package(ptx))
     ptx = pass_by_value(
         ptx,
         entry,

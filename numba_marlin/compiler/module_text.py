@@ -2,16 +2,22 @@
 pure functions of strings.
 
 The two compilers use different symbols, and one of them uses other symbols in every run. After
-``tidy``, a kernel has the same text each time it is compiled.
+``tidy`` (and ``number_functions``, where there are line numbers), a kernel has the same text each
+time it is compiled, whatever the process has compiled before.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
 _ENTRY = re.compile(r"\.entry\s+([$%\w]+)\s*\(")
 _FUNCTION = re.compile(r"^\.visible \.func\s+(?:\([^)]*\)\s*)?([$%\w]+)\s*\(", re.MULTILINE)
 _BRACE = re.compile(r"[{}]")
+_STRING = re.compile(r"^([$\w]+:\n)((?:\.b8 [\d,]+\n)+)", re.MULTILINE)
+_TAGS = re.compile(r"B\d+v\d+(?:B(\d+)(?=c))?")
+_BYTES_PER_LINE = 40
+_SHARED_ARRAY = re.compile(r"\b_cudapy_smem_\d+\b")
 _COMMON = re.compile(r"^\.common \.global [^;\n]*?([$\w]+);\n", re.MULTILINE)
 
 
@@ -68,6 +74,31 @@ def files_of_package(ptx: str) -> str:
     )
 
 
+def number_functions(ptx: str) -> str:
+    """Count the inlined functions in the order of their names in .debug_str, and leave out of these
+    what they were first compiled for. numba-cuda gives every function that a process compiles the
+    next number, and has it in the mangled name as the first ABI tag (``B4v123`` is v123, a tag of
+    four characters); the second tag encodes the compiler's options."""
+    start = ptx.find(".section\t.debug_str")
+    if start < 0:
+        return ptx
+    numbers = itertools.count(1)
+
+    def renamed(string):
+        codes = re.findall(r"\d+(?=[,\n])", string[2])
+        name = bytes(map(int, codes)).decode("latin-1")
+        tags = _TAGS.search(name)
+        if tags:
+            number = f"v{next(numbers)}"
+            options = int(tags[1] or 0)
+            name = f"{name[: tags.start()]}B{len(number)}{number}{name[tags.end() + options :]}"
+        codes = list(map(str, name.encode("latin-1")))
+        lines = [codes[at : at + _BYTES_PER_LINE] for at in range(0, len(codes), _BYTES_PER_LINE)]
+        return string[1] + "".join(f".b8 {','.join(line)}\n" for line in lines)
+
+    return ptx[:start] + _STRING.sub(renamed, ptx[start:])
+
+
 def cluster_of(ptx: str, blocks: int) -> str:
     """Declare that the kernel is launched in clusters of ``blocks`` blocks along x."""
     return (
@@ -95,8 +126,9 @@ def _end_of_block(ptx, start):
 
 
 def tidy(ptx: str, entry: str) -> str:
-    """Rename the only kernel to ``entry``, and remove functions and globals of the compiler that
-    nothing uses. Raises ValueError unless there is exactly one kernel."""
+    """Rename the only kernel to ``entry``, count its ``cuda.shared.array``s from 1, and remove
+    functions and globals of the compiler that nothing uses. Raises ValueError unless there is
+    exactly one kernel."""
     names = _ENTRY.findall(ptx)
     if len(names) != 1:
         raise ValueError(f"PTX has {len(names)} entries, expected one")
@@ -105,4 +137,6 @@ def tidy(ptx: str, entry: str) -> str:
         if ptx.count(match[1]) == 1:
             ptx = ptx.replace(match[0], "")
     ptx = re.sub(rf"(?<![$%\w]){re.escape(names[0])}(?=_param_|\b)", entry, ptx)
+    arrays = {name: index for index, name in enumerate(dict.fromkeys(_SHARED_ARRAY.findall(ptx)))}
+    ptx = _SHARED_ARRAY.sub(lambda array: f"_cudapy_smem_{arrays[array[0]] + 1}", ptx)
     return ptx.rstrip("\0\n") + "\n"

@@ -261,16 +261,6 @@ def test_a_tensor_map_is_a_parameter_of_128_bytes_whose_address_the_body_sees(co
     assert compiled.cubin and compiled.parameters == MAP_READER.parameters
 
 
-def test_a_tensor_map_is_read_as_nothing_else():
-    text = (
-        ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\tld.param.u32 \t%r1, [k_param_0];\n}\n"
-    )
-    with pytest.raises(ValueError, match="parameter 0 of k"):
-        module_text.pass_by_value(text, "k", [0])
-    with pytest.raises(ValueError, match="parameter 1 of k 0 times"):
-        module_text.pass_by_value(text, "k", [1])
-
-
 def test_a_cluster_is_declared_where_there_is_one(compiler):
     alone, paired = (
         build(
