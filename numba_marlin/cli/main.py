@@ -36,6 +36,7 @@ VERBS = {
     "profile": "numba_marlin.cli.profile",
     "watch": "numba_marlin.cli.watch",
     "warmup": "numba_marlin.cli.warmup",
+    "puzzles": "numba_marlin.cli.puzzles",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -55,6 +56,7 @@ examples:
   numba-marlin unpack --format awq --k 3 --n 12
   numba-marlin profile --demo
   numba-marlin watch --seconds 10
+  numba-marlin puzzles               kernels to complete; no GPU needed
   numba-marlin machine run kernel.ptx --block 128 --args out:f32[128]
 """
 

@@ -290,4 +290,10 @@ WRONG = [
     ("watch --m 0 --n 64 --k 128", "m=0 must be positive"),
     ("watch --m 1 --n 64 --k 128 -- ls", "exclude each other"),
     ("watch -- no-such-command", "cannot run no-such-command"),
+    # puzzles
+    ("puzzles strat 1", "did you mean 'start'?"),
+    ("puzzles check 1", "puzzles start 1"),
+    ("puzzles hint swizle", "did you mean 'swizzle'?"),
+    ("puzzles hint 1 --notebook", "--notebook goes with start"),
+    ("puzzles start", "which one? numba-marlin puzzles start 1"),
 ]

@@ -1,0 +1,242 @@
+"""Is a learner's kernel right? If not: what it did, where, and what to look at."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import runpy
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from numba_marlin.compiler import MissingCompiler
+from numba_marlin.emulator.errors import (
+    BarrierMisuse,
+    Deadlock,
+    DivergentCollective,
+    MachineError,
+    Misaligned,
+    OutOfBounds,
+    PendingCopyRead,
+    ProxyHazard,
+    Race,
+    ReadOnlyWrite,
+    RegisterHazard,
+    UninitializedRead,
+    ranges,
+)
+from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.puzzles.launch import NOBODY, NotAKernel, Run, run
+from numba_marlin.puzzles.picture import draw
+from numba_marlin.puzzles.rules import BUT
+from numba_marlin.puzzles.template import Puzzle, find
+
+SHUFFLED = 3  # orders of warps that are tried, after the first
+MEANING = {
+    OutOfBounds: "an index is past the end of the array: which threads should not have come here?",
+    UninitializedRead: "it reads shared memory that no thread has written",
+    Race: "nothing orders these two: on a GPU either may come first",
+    PendingCopyRead: "an asynchronous copy may still be on its way: commit it, wait for it",
+    DivergentCollective: "all threads must come to this line together: is it inside an `if`?",
+    BarrierMisuse: "count again what this barrier is told to expect, and what comes",
+    Deadlock: "threads wait for what never happens, or a loop does not end",
+    ReadOnlyWrite: "an input must not be written",
+    Misaligned: "the address must be a multiple of the bytes that are moved at once",
+    RegisterHazard: "the tensor cores may still be using these registers: wait for them",
+    ProxyHazard: "the copy engine or wgmma does not see ordinary stores before a proxy fence",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch: ``inputs`` by the kernel's parameters; outputs are the parameters that ``spec``
+    does not take, in the order in which it returns them. ``zeroed``: those that begin as zeros."""
+
+    inputs: dict[str, np.ndarray | int]
+    grid: tuple[int, ...] = (1,)
+    block: tuple[int, ...] = (32,)
+    zeroed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        given = ", ".join(
+            f"{name} {value.dtype} {'x'.join(map(str, value.shape))}"
+            if isinstance(value, np.ndarray)
+            else f"{name}={value}"
+            for name, value in self.inputs.items()
+        )
+        blocks = "one block" if self.grid == (1,) else f"{_times(self.grid)} blocks"
+        return f"{given}; {blocks} of {_times(self.block)} threads"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """passed; message: a few lines for the learner; picture: what their kernel did."""
+
+    puzzle: Puzzle
+    passed: bool
+    message: str
+    picture: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.puzzle.number}. {self.puzzle.title}: {'right' if self.passed else 'not yet'}"
+        return "\n".join(part for part in (head, self.message, self.picture) if part)
+
+
+def check_file(path: str | Path) -> Verdict:
+    """Check a learner's file. Raises ValueError if its name is no puzzle's; whatever importing the
+    file raises is worded into the verdict."""
+    puzzle = find(Path(path).name)
+    try:
+        module = runpy.run_path(str(path))
+    except Exception as error:
+        return Verdict(puzzle, False, f"the file cannot be imported: {_first_line(error)}")
+    name = puzzle.checks().KERNEL
+    if name not in module:
+        return Verdict(puzzle, False, f"the file has no {name} any more: `def {name}(...)`")
+    return check(module[name], puzzle)
+
+
+def check(kernel: Callable, puzzle: Puzzle | str | int | None = None) -> Verdict:
+    """Check a ``@cuda.jit`` kernel. puzzle: found by the kernel's name if it is not given."""
+    if not isinstance(puzzle, Puzzle):
+        name = getattr(getattr(kernel, "py_func", kernel), "__name__", "?")
+        puzzle = find(name if puzzle is None else puzzle)
+    task = puzzle.checks()
+    counted = 0
+    for number, case in enumerate(task.CASES, start=1):
+        of = f"launch {number} of {len(task.CASES)}: {case}"
+        for schedule in (None, *(Schedule.drawn(seed) for seed in range(SHUFFLED))):
+            try:
+                wanted, made = _launch(kernel, task.spec, case, schedule)
+            except NotAKernel as error:
+                return Verdict(puzzle, False, str(error))
+            except MissingCompiler:
+                raise
+            except Exception as error:
+                return Verdict(puzzle, False, f"it does not compile: {_first_line(error)}")
+            complaint = _complaint(made, wanted, task.RULES if schedule is None else ())
+            if complaint:
+                picture = "" if complaint.startswith(BUT) else _pictures(made, wanted)
+                return Verdict(puzzle, False, f"{of}\n{complaint}", picture)
+            counted += made.result.instructions if made.result else 0
+    launches = len(task.CASES) * (1 + SHUFFLED)
+    message = f"{launches} launches, {counted:,} warp instructions, no race, no hazard"
+    return Verdict(puzzle, True, message, _pictures(made, wanted))
+
+
+def _launch(kernel, spec, case: Case, schedule) -> tuple[dict[str, np.ndarray], Run]:
+    given = list(inspect.signature(spec).parameters)
+    wanted = spec(*(case.inputs[name] for name in given))
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    names = [
+        name
+        for name in inspect.signature(getattr(kernel, "py_func", kernel)).parameters
+        if name not in case.inputs
+    ]
+    if len(names) != len(wanted):
+        raise NotAKernel(f"it must have {len(wanted)} outputs beside {', '.join(case.inputs)}")
+    results = dict(zip(names, (np.ascontiguousarray(each) for each in wanted)))
+    outputs = {}
+    for name, each in results.items():
+        outputs[name] = np.empty_like(each)
+        outputs[name].view(np.uint8).fill(0 if name in case.zeroed else 0xFF)  # NaN, or -1
+    inputs = {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in case.inputs.items()
+    }
+    return results, run(kernel, inputs, outputs, case.grid, case.block, schedule)
+
+
+def _complaint(made: Run, wanted: dict[str, np.ndarray], rules: Sequence) -> str:
+    if made.error is not None:
+        return _stopped(made)
+    for name, right in wanted.items():
+        got, writers = made.arrays[name], made.writers[name].reshape(right.shape)
+        if (writers == NOBODY).any():
+            places = np.argwhere(writers == NOBODY)
+            return (
+                f"{len(places)} of {right.size} elements of {name} were never written, the first is"
+                f" {name}{_index(places[0])}"
+            )
+        bad = ~_same(got, right)
+        if bad.any():
+            return _wrong(made, name, right, bad)
+    for rule in rules:
+        found = rule(made)
+        if found:
+            return found
+    return ""
+
+
+def _wrong(made: Run, name: str, right: np.ndarray, bad: np.ndarray) -> str:
+    place = tuple(np.argwhere(bad)[0])
+    flat = np.ravel_multi_index(place, right.shape)
+    block, thread = divmod(int(made.writers[name][flat]), made.block_threads)
+    line = int(made.lines[name][flat])
+    text = linecache.getline(made.kernel.__code__.co_filename, line).strip()
+    return (
+        f"{int(bad.sum())} of {right.size} elements of {name} are wrong:"
+        f" {name}{_index(place)} is {made.arrays[name][place]}, and should be {right[place]}\n"
+        f"  thread {thread} of block {block} wrote it, line {line}: {text}"
+    )
+
+
+def _stopped(made: Run) -> str:
+    """What stopped it, in the learner's lines; then the machine's own sentence."""
+    error = made.error
+    if not isinstance(error, MachineError):
+        return f"the machine refused it: {error}"
+    lines = [next((text for kind, text in MEANING.items() if isinstance(error, kind)), "")]
+    if isinstance(error, Race):
+        block, warp, lane = error.first_thread
+        source = error.first.source[1] if error.first.source else 0
+        lines.append(_place(made, source, block, warp, (lane,), "first "))
+    if error.block is not None and error.line in made.sources:
+        source, then = made.sources[error.line], "then " if isinstance(error, Race) else ""
+        lines.append(_place(made, source, error.block, error.warp or 0, error.lanes or (), then))
+    said = f"{type(error).__name__}: {error.detail.partition(chr(10))[0]}"
+    lines.append(textwrap.fill(said, 98, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(line for line in lines if line)
+
+
+def _place(made: Run, line: int, block, warp: int, lanes: Sequence[int], word: str) -> str:
+    text = linecache.getline(made.kernel.__code__.co_filename, line).strip()
+    threads = ("thread " if len(lanes) == 1 else "threads ") + ranges(
+        [WARP * warp + lane for lane in lanes]
+    )
+    of = f"block {_times(block[:1] if not any(block[1:]) else block)}, {threads}"
+    return f"  {word}line {line}: {text}    ({of})"
+
+
+def _pictures(made: Run, wanted: dict[str, np.ndarray]) -> str:
+    """Of the outputs that anything was written to."""
+    pictures = []
+    for name, right in wanted.items():
+        writers = made.writers[name].reshape(right.shape)
+        wrong = ~_same(made.arrays[name], right) & (writers != NOBODY)
+        if (writers != NOBODY).any():
+            pictures.append(draw(name, writers, wrong, made.block_threads))
+    return "\n".join(pictures)
+
+
+def _same(got: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return (got == right) | ((got != got) & (right != right))
+
+
+def _index(place: Sequence) -> str:
+    return f"[{', '.join(str(int(each)) for each in place)}]"
+
+
+def _times(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _first_line(error: Exception) -> str:
+    """The lines of a message that say something; Numba's have many."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("Failed in", "During:"))][:4]
+    return f"{type(error).__name__}: " + "\n  ".join(kept or ["(no message)"])
