@@ -1,11 +1,15 @@
-"""Bring README.md up to date: paste what its commands really print, and the code it quotes.
+"""Bring README.md and the pages of docs/ up to date: paste what their commands really print, and
+the code they quote.
 
-    python .ci/update_readme.py run         # its first command, word for word: all it prints on
-                                            stdout
+    python .ci/update_readme.py run         # the README's first command, word for word: all it
+                                            prints on stdout
     python .ci/update_readme.py test        # its second command: the last line
-    python .ci/update_readme.py example     # its example of the PTX machine, in this Python
-    python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of
-                                            the ladder's rungs
+    python .ci/update_readme.py example     # the example of the PTX machine, in this Python
+    python .ci/update_readme.py code        # the functions and files that are quoted, and the
+                                            lengths of the ladder's rungs
+    python .ci/update_readme.py puzzle      # what the check of a puzzle says, and their list
+    python .ci/update_readme.py speed       # the README's table of speed, from that of
+                                            docs/performance.md
     python .ci/update_readme.py formats     # the table of formats of files, found out by converting
                                             weights
     python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
@@ -20,11 +24,12 @@ import ast
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LINES_SHOWN = {"run": None, "test": 1}
 QUOTE = re.compile(
     r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n",
@@ -32,6 +37,9 @@ QUOTE = re.compile(
 )
 FORMATS = re.compile(r"(<!-- formats -->\n)(.*?)(<!-- end:formats -->)", re.DOTALL)
 VIEWS = re.compile(r"(<!-- views -->\n)(.*?)(<!-- end:views -->)", re.DOTALL)
+PUZZLES = re.compile(r"(<!-- puzzles -->\n)(.*?)(<!-- end:puzzles -->)", re.DOTALL)
+SPEED = re.compile(r"(<!-- speed -->\n)(.*?)(<!-- end:speed -->)", re.DOTALL)
+RESULTS = re.compile(r"<!-- results:02_hopper -->\n(.*?\n)\n", re.DOTALL)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
 RUNG = re.compile(r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|$", re.MULTILINE)
 
@@ -91,9 +99,7 @@ def with_output(text: str, name: str, output: str) -> str:
         text,
         flags=re.DOTALL,
     )
-    if count != 1:
-        sys.exit(f"README.md has {count} places marked output:{name}, must have one")
-    return replaced
+    return replaced if count else text
 
 
 def with_formats(text: str) -> str:
@@ -110,21 +116,65 @@ def with_views(text: str) -> str:
     rows = ["| asked for | shown | command | |", "|---|---|---|---|"]
     for folder in ("experiments/09_views", "experiments/10_profile"):
         table = (ROOT / folder / "README.md").read_text(encoding="utf-8")
-        rows += [f"{found[1]} [picture]({folder}/{found[2]}) |" for found in VIEW.finditer(table)]
+        rows += [
+            f"{found[1]} [picture](../{folder}/{found[2]}) |" for found in VIEW.finditer(table)
+        ]
     return VIEWS.sub(lambda found: found[1] + "\n".join(rows) + "\n" + found[3], text)
 
 
+def with_puzzles(text: str) -> str:
+    """``text`` with the list of puzzles, and what the check of a wrong answer says."""
+    if not PUZZLES.search(text):
+        return text
+    sys.path.insert(0, str(ROOT))
+    from numba_marlin import puzzles
+
+    rows = ["| | puzzle | its idea |", "|--:|---|---|"]
+    for puzzle in puzzles.puzzles():
+        idea = " ".join(puzzle.statement.split("\n\n")[1].split())
+        file = f"../numba_marlin/puzzles/tasks/{puzzle.file}"
+        rows.append(f"| {puzzle.number} | [{puzzle.title}]({file}) | {idea} |")
+    text = PUZZLES.sub(lambda found: found[1] + "\n".join(rows) + "\n" + found[3], text)
+    puzzle = puzzles.find("fragments")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / puzzle.file
+        path.write_text(puzzle.start(), encoding="utf-8")
+        return with_output(text, "puzzle", str(puzzles.check_file(path)))
+
+
+def with_speed(text: str) -> str:
+    """``text`` with the speed-ups of docs/performance.md, without their goals."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    (results,) = RESULTS.findall(page)
+    table = re.sub(r" \(\d\.\d+\)|\*\*", "", results)
+    return SPEED.sub(lambda found: found[1] + table + found[3], text)
+
+
+CHANGES = {
+    "code": with_code,
+    "formats": with_formats,
+    "puzzle": with_puzzles,
+    "speed": with_speed,
+    "views": with_views,
+}
+
+
+def change(how) -> None:
+    """Every page, by a function of its text."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        changed = how(text)
+        if changed != text:
+            page.write_text(changed, encoding="utf-8")
+
+
 def main(name: str) -> None:
-    text = README.read_text(encoding="utf-8")
-    if name == "formats":
-        README.write_text(with_formats(text), encoding="utf-8")
+    if name in CHANGES:
+        change(CHANGES[name])
         return
-    if name == "views":
-        README.write_text(with_views(text), encoding="utf-8")
-        return
-    if name == "code":
-        README.write_text(with_code(text), encoding="utf-8")
-        return
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    if text.count(f"<!-- output:{name} -->") != 1:
+        sys.exit(f"the pages must have one place marked output:{name}")
     if name == "example":
         command = [sys.executable, "-c", block(text, "example", "machine", "python")]
     else:
@@ -133,19 +183,11 @@ def main(name: str) -> None:
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
     if done.returncode:
-        sys.exit(f"exit code {done.returncode}: README.md is unchanged")
-    README.write_text(
-        with_output(README.read_text(encoding="utf-8"), name, done.stdout), encoding="utf-8"
-    )
+        sys.exit(f"exit code {done.returncode}: the pages are unchanged")
+    change(lambda text: with_output(text, name, done.stdout))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in (
-        *LINES_SHOWN,
-        "example",
-        "code",
-        "formats",
-        "views",
-    ):
+    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", *CHANGES):
         sys.exit(__doc__)
     main(sys.argv[1])

@@ -1,5 +1,5 @@
-"""Contract under test: what README.md quotes is what the sources say, and its example prints what
-it shows. (Figures: ``test_readme_figures``; tables, commands, examples:
+"""Contract under test: what the pages (README.md, docs/) quote is what the sources say, and their
+examples print what they show. (Figures: ``test_readme_figures``; tables, commands, examples:
 ``test_readme_statements``.)
 
 After a change of the sources: ``python .ci/update_readme.py code``, ``views`` and ``example``.
@@ -22,9 +22,10 @@ from numba_marlin.formats.files import STORED
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.language.arrays import array_words
 from numba_marlin.kernels.language.plain import body_of
+from tests.pages import PAGES, TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +73,24 @@ def test_the_ladder_knows_how_long_its_rungs_are(update_readme):
 
 
 def test_every_view_is_listed_with_its_command_and_picture(update_readme):
-    assert update_readme.with_views(TEXT) == TEXT, "run python .ci/update_readme.py views"
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert update_readme.with_views(text) == text, "run python .ci/update_readme.py views"
     pictures = re.findall(r"\[picture\]\(([^)]+)\)", TEXT)
     assert len(pictures) > 30 and all((ROOT / each).is_file() for each in pictures)
+
+
+@pytest.mark.thorough
+def test_the_puzzles_are_listed_and_checked_as_shown(update_readme):
+    text = (ROOT / "docs" / "puzzles.md").read_text(encoding="utf-8")
+    assert update_readme.with_puzzles(text) == text, "run python .ci/update_readme.py puzzle"
+
+
+def test_the_readmes_table_of_speed_is_that_of_the_page(update_readme):
+    text = README.read_text(encoding="utf-8")
+    assert update_readme.with_speed(text) == text, "run python .ci/update_readme.py speed"
+    table = update_readme.SPEED.search(text)[2]
+    assert len(table.splitlines()) == 7 and "(" not in table and "*" not in table
 
 
 def test_updating_changes_only_what_is_quoted(update_readme):
@@ -154,7 +170,8 @@ def test_the_table_of_formats_is_what_they_can_do(update_readme):
 
 def test_the_formats_that_quantize_writes_are_those_that_it_says():
     (row,) = (line for line in TEXT.splitlines() if line.startswith("| `numba-marlin quantize "))
-    excepted = re.search(r"written in any format \[below\]\(#formats\) but (.*?) \|$", row)
+    form = r"written in any format \[there is\]\(docs/formats\.md\) but (.*?) \|$"
+    excepted = re.search(form, row)
     said = set(re.findall(r"`([^`]*)`", excepted[1]))
     assert said == {name for name, form in STORED.items() if not form.numbers}
 

@@ -1,4 +1,4 @@
-"""Contract under test: every figure in README.md's prose is what the results, the sources or the
+"""Contract under test: every figure in the pages' prose is what the results, the sources or the
 settings say, and none stands there without such a test.
 
 ``CLAIMS`` pairs a piece of the prose, its figures as groups, with the function that derives them.
@@ -14,9 +14,9 @@ import pytest
 
 import numba_marlin as nm
 from tests import experiment_results
+from tests.pages import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 SETTINGS = (ROOT / "setup.cfg").read_text(encoding="utf-8")
 WORDS = ("no", "one", "two", "three", "four", "five")
 CLAIMS, CASES = {}, []

@@ -1,4 +1,4 @@
-"""Contract under test: what README.md shows in tables, commands and examples is so: tables are
+"""Contract under test: what the pages show in tables, commands and examples is so: tables are
 derived again, commands are parsed or run, examples run as they stand."""
 
 import inspect
@@ -17,9 +17,9 @@ from numba_marlin.emulator import Machine
 from numba_marlin.kernels import registry
 from numba_marlin.problems import WEIGHTS
 from tests import experiment_results
+from tests.pages import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 VERB = re.compile(r"^\| `numba-marlin (?P<verb>\w+)(?P<arguments>.*?)` \| (?P<what>.*) \|$", re.M)
 BLOCK = r"<!-- output:{} -->\n```\n(.*?)```"
 
@@ -65,7 +65,7 @@ def test_the_times_of_the_ladder_are_those_measured():
         row["kernel"]: row["us"] for row in experiment_results.rows("18_ladder") if row["m"] == 16
     }
     times = {
-        row[0].partition("`]")[0][2:]: row[3] for row in rows_of(between("## The ladder", "## "))
+        row[0].partition("`]")[0][2:]: row[3] for row in rows_of(between("## The ladder", "\n## "))
     }
     said = {name: time for name, time in times.items() if time}
     assert said == {
@@ -214,7 +214,7 @@ def test_watch_is_as_fast_as_is_said():
 
 
 def test_every_room_is_listed():
-    table = between("## Rooms", "## What is not here yet")
+    table = between("# Rooms of the package", "\n# ")
     linked = set(re.findall(r"\]\(numba_marlin/(\w+)/?\)", table))
     rooms = {each.parent.name for each in (ROOT / "numba_marlin").glob("*/__init__.py")}
     assert linked == rooms, rooms ^ linked

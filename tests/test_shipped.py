@@ -26,6 +26,7 @@ from numba_marlin.compiler import numba_cuda as default_compiler
 from numba_marlin.execution import driver
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.language.plain import GroupScales
+from tests import pages
 from tests.cli.verbs import run, run_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -280,7 +281,7 @@ def test_every_extra_that_is_named_exists():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = set(config["options.extras_require"])
-    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run"]
+    files = [*pages.PAGES, ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run"]
     files += [ROOT / ".ci" / "ship_ptx.py", *(ROOT / "numba_marlin").rglob("*.py")]
     found = {
         name

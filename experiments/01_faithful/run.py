@@ -153,7 +153,7 @@ def main(argv=None):
         report(
             HERE / "results.jsonl",
             HERE / "README.md",
-            HERE.parent.parent / "README.md",
+            HERE.parent.parent / "docs" / "performance.md",
             HERE / "speedup.png",
             SHAPES,
             MARLIN_CUDA,

@@ -171,7 +171,7 @@ def main(argv=None):
         report.write(
             HERE / "results.jsonl",
             HERE / "README.md",
-            HERE.parent.parent / "README.md",
+            HERE.parent.parent / "docs" / "performance.md",
             HERE / "speedup.png",
             HERE / "roofline.png",
             GOALS,

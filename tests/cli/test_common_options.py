@@ -2,12 +2,12 @@
 absent."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from numba_marlin.cli import main as cli
 from tests.cli.verbs import run, run_json
+from tests.pages import TEXT
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
@@ -26,8 +26,7 @@ def test_help_shows_examples_and_every_common_option(capsys, verb):
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_the_readme_lists_every_verb(verb):
-    readme = Path(__file__, "../../../README.md").resolve().read_text(encoding="utf-8")
-    assert f"\n| `numba-marlin {verb}" in readme
+    assert f"\n| `numba-marlin {verb}" in TEXT
 
 
 @pytest.mark.parametrize(

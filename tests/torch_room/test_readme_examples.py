@@ -1,15 +1,15 @@
 """Contract under test: the README's examples in torch run as they stand. Skipped without torch."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.pages import TEXT
+
 torch = pytest.importorskip("torch")
 nmt = pytest.importorskip("numba_marlin.torch")
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- with torch -->\n```python\n(.*?)```", TEXT, re.DOTALL)
 
 

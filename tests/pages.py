@@ -1,0 +1,18 @@
+"""The pages for people: README.md and docs/, as one text."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def relative_to_root(page: Path) -> str:
+    """The page's text, its links as from the repository's root."""
+    text = page.read_text(encoding="utf-8")
+    if page.parent == ROOT:
+        return text
+    return re.sub(r"\]\((\w+\.md)", r"](docs/\1", text).replace("](../", "](")
+
+
+TEXT = "\n\n".join(map(relative_to_root, PAGES))
