@@ -40,6 +40,12 @@ def test_every_requirement_has_a_reason():
     )
 
 
+def test_what_is_cited_is_this_version():
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.*)$", cited, re.M)[1] == numba_marlin.__version__
+    assert re.search(r"^license: (.*)$", cited, re.M)[1] == setup_cfg()["metadata"]["license"]
+
+
 def test_the_command_points_at_main():
     scripts = setup_cfg()["options.entry_points"]["console_scripts"].split()
     assert scripts == ["numba-marlin", "=", "numba_marlin.cli.main:main"]
