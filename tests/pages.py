@@ -12,7 +12,7 @@ def relative_to_root(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     if page.parent == ROOT:
         return text
-    return re.sub(r"\]\((\w+\.md)", r"](docs/\1", text).replace("](../", "](")
+    return re.sub(r"\]\((\w+\.(?:md|svg))", r"](docs/\1", text).replace("](../", "](")
 
 
 TEXT = "\n\n".join(map(relative_to_root, PAGES))

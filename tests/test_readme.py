@@ -93,6 +93,17 @@ def test_the_readmes_table_of_speed_is_that_of_the_page(update_readme):
     assert len(table.splitlines()) == 7 and "(" not in table and "*" not in table
 
 
+@pytest.mark.thorough
+def test_the_graph_of_rooms_is_that_of_the_code():
+    """New imports move boxes: python .ci/room_graph.py."""
+    graph = runpy.run_path(str(ROOT / ".ci" / "room_graph.py"))
+    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == graph["picture"]()
+    assert {"layout", "hardware"} <= graph["imports"]()["emulator"]
+    with pytest.raises(ValueError, match="a -> b -> a"):
+        graph["levels"]({"a": {"b"}, "b": {"a"}})
+    assert graph["reduced"]({"a": {"b", "c"}, "b": {"c"}, "c": set()})["a"] == {"b"}
+
+
 def test_updating_changes_only_what_is_quoted(update_readme):
     stale = re.sub(r"def matmul\(.*\):", "def matmul():", TEXT, count=1)
     assert stale != TEXT and update_readme.with_code(stale) == update_readme.with_code(TEXT)
