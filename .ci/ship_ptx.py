@@ -35,6 +35,7 @@ from numba_marlin.cli import main as cli
 from numba_marlin.cli import profile, run, trace
 from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.compiler import cache
+from numba_marlin.execution import plan
 from numba_marlin.kernels import registry
 from numba_marlin.problems import OPERANDS, WEIGHTS
 
@@ -82,6 +83,7 @@ def requests() -> dict[tuple, list[str]]:
         raise Asked(kernel.name, config, target, line_info)
 
     compiler.build, compiler.load = ask, lambda *_: None  # whatever the disk cache has
+    plan.held.cache_clear()  # and this process
     try:
         for argv in commands():
             said = io.StringIO()
