@@ -162,13 +162,18 @@ def read_all(directory: Path) -> float:
     return time.perf_counter() - start
 
 
-def load_all(directory: Path, device: str, threads: int) -> tuple[float, list]:
+def load_all(
+    directory: Path, device: str, threads: int, packed_on: str = "host"
+) -> tuple[float, list]:
     """Seconds from opening the checkpoint until every layer is packed and on the device, and the
-    layers. threads: how many layers are worked on at once."""
+    layers. threads: how many layers are worked on at once; packed_on: "host", or "device", which
+    gets the words of the file (``checkpoint.stored``)."""
     start = time.perf_counter()
     checkpoint = nm.load_checkpoint(directory)
 
     def one(name: str):
+        if packed_on == "device":
+            return nm.pack(checkpoint.stored(name), place=device)
         found = checkpoint[name]
         packed = found if isinstance(found, nm.PackedWeight) else nm.pack(found)
         return packed.to(device, "torch")
@@ -192,20 +197,25 @@ def load(options, rows) -> None:
         said = f"{nbytes / 1e9:.2f} GB written twice in {time.perf_counter() - start:.1f} s"
         print(f"  {said}", flush=True)
         load_all(marlin, options.device, 1)  # the device's context, and pages of memory
-        for directory, threads in ((gptq, 1), (gptq, options.threads), (marlin, 1)):
-            loaded(options, rows, directory, threads)
+        for directory, threads, packed_on in (
+            (gptq, 1, "host"),
+            (gptq, options.threads, "host"),
+            *(((gptq, options.threads, "device"),) if options.device == "cuda" else ()),
+            (marlin, 1, "host"),
+        ):
+            loaded(options, rows, directory, threads, packed_on)
         shutil.rmtree(name, ignore_errors=True)
         Path(name).mkdir(exist_ok=True)
 
 
-def loaded(options, rows, directory: Path, threads: int) -> None:
+def loaded(options, rows, directory: Path, threads: int, packed_on: str) -> None:
     nbytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     for state in ("first", "cached"):
         times, disk = [], []
         for _ in range(options.load_rounds):
             for taken, act in (
                 (disk, lambda: read_all(directory)),
-                (times, lambda: load_all(directory, options.device, threads)[0]),
+                (times, lambda: load_all(directory, options.device, threads, packed_on)[0]),
             ):
                 if state == "first":
                     forget(directory)
@@ -217,6 +227,7 @@ def loaded(options, rows, directory: Path, threads: int) -> None:
             "format": directory.name,
             "state": state,
             "threads": threads,
+            "packed_on": packed_on,
             "layers": options.load_layers,
             "m": None,
             "n": options.shape.hidden,
@@ -227,5 +238,5 @@ def loaded(options, rows, directory: Path, threads: int) -> None:
             "gb_per_s_rounds": [round(nbytes / each / 1e9, 3) for each in times],
             "disk_gb_per_s": round(nbytes / read / 1e9, 3),
         }
-        said = f"load {directory.name:7} {state:7} {threads:2} threads"
+        said = f"load {directory.name:7} {state:7} {threads:2} threads, packed on the {packed_on}"
         rows.add(row, f"{said} {row['gb_per_s']:.2f} GB/s, files {row['disk_gb_per_s']:.2f} GB/s")

@@ -29,12 +29,12 @@ GOALS = {  # part -> rows of x -> how many times fp16
 DIVIDED_GOALS = {1: 1.7, 16: 1.7}  # on two GPUs, times one
 LOAD_GOAL = 2.0  # GB/s, or the disk's own
 CELL = ("part", "what", "shape", "contender", "where", "glue", "m", "context", "mode")
-LOAD_CELL = ("format", "state", "threads")
+OTHERS = ("format", "state", "threads", "packed_on", "layer")
 
 
 def newest(rows) -> dict:
     """{cell: its last row}"""
-    return {tuple(row.get(name) for name in (*CELL, *LOAD_CELL)): row for row in rows}
+    return {tuple(row.get(name) for name in (*CELL, *OTHERS)): row for row in rows}
 
 
 def ms(us: float | None) -> str:
@@ -189,13 +189,37 @@ def hosted(rows) -> str:
     return markdown(header, lines)
 
 
+def lone(rows) -> str:
+    header = ["layer", "k x n", "m", "contender", "in a row, us", "behind another kernel, us more"]
+    lines = [
+        [
+            row["layer"],
+            f"{row['k']} x {row['n']}",
+            f"{row['m']}",
+            row["contender"],
+            f"{row['us']:.2f}",
+            f"{row['added_us']:+.2f}",
+        ]
+        for row in rows
+    ]
+    return markdown(header, lines)
+
+
 def loaded(rows) -> str:
-    header = ["checkpoint", "files", "layers at once", "GB/s (goal)", "reading the files, GB/s"]
+    header = [
+        "checkpoint",
+        "files",
+        "layers at once",
+        "packed on the",
+        "GB/s (goal)",
+        "reading the files, GB/s",
+    ]
     lines = [
         [
             row["format"],
             {"first": "not cached", "cached": "cached"}[row["state"]],
             f"{row['threads']}",
+            row.get("packed_on", "host"),
             goal(row["gb_per_s"], min(LOAD_GOAL, row["disk_gb_per_s"])),
             f"{row['disk_gb_per_s']:.2f}",
         ]
@@ -208,6 +232,7 @@ TABLES = {
     "decode": stepped,
     "prefill": stepped,
     "seventy": divided,
+    "between": lone,
     "host": hosted,
     "load": loaded,
 }

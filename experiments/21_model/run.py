@@ -3,7 +3,7 @@ beside the same in fp16, on one GPU (8B) and layer by layer on one and two (70B)
 costs the host; and how fast a checkpoint gets onto the device.
 
     python experiments/21_model/run.py --parts warmup,ceilings,check,decode,prefill --out DIRECTORY
-    python experiments/21_model/run.py --parts host,load --out DIRECTORY
+    python experiments/21_model/run.py --parts between,host,load --out DIRECTORY
     python experiments/21_model/run.py --parts seventy [--gpus 2] --out DIRECTORY
     python experiments/21_model/run.py --tiny               # all of it on the CPU, small, no times
     python experiments/21_model/report.py [DIRECTORY]       # the tables of README.md
@@ -23,6 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
+import between
 import clock
 import host
 import seventy
@@ -37,8 +38,9 @@ from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.execution.warmup import cores
 from numba_marlin.problems import WeightProblem
 
-PARTS = ("warmup", "ceilings", "check", "decode", "prefill", "host", "load", "seventy")
+PARTS = ("warmup", "ceilings", "check", "decode", "prefill", "between", "host", "load", "seventy")
 ALONE = {
+    "between": between.between,
     "ceilings": whole.ceilings,
     "check": whole.check,
     "host": host.host,

@@ -125,7 +125,7 @@ def test_every_part_runs_on_the_cpu_and_is_reported(load, tmp_path):
     rows = experiment_results.rows(tmp_path)
     check_rows(rows)
     parts = {row["part"] for row in rows}
-    assert parts == {"check", "decode", "prefill", "host", "load", "seventy"}
+    assert parts == {"check", "decode", "prefill", "between", "host", "load", "seventy"}
     report = load("report")
     said = report.results(rows)
     for part in ("tiny decode", "tiny prefill", "nmt.Linear", "gptq", "1 GPU"):
