@@ -166,6 +166,10 @@ class Share:
         """The rows of ``index`` that are to be read, None if no layer has an order."""
         if index is None or self.groups == 1:
             return None
+        if self.scheme.ordered and (index == UNKNOWN).all():
+            raise ValueError(
+                f"{self.scheme.index} was not loaded, which says in what order its rows are"
+            )
         usual = (np.arange(self.k) // (self.k // self.groups)).astype(np.int32)
         orders = np.stack([usual if (each == UNKNOWN).all() else each for each in index])
         if all(changes.order_of_groups(each, self.groups) is None for each in orders):

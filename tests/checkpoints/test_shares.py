@@ -134,6 +134,14 @@ def test_an_index_that_files_do_not_have():
         assert_same(nm.pack(found), expected)
 
 
+def test_an_order_that_never_came_is_refused():
+    q = weight(64, order=order_of(3))
+    share = Share("l.0.up", scheme_of("gptq", q), K, (64,))
+    tensors, index = loaded(share, "gptq", [q], 0, 1)
+    with pytest.raises(ValueError, match="layer 'l.0.up': g_idx was not loaded"):
+        share.read(tensors, np.full_like(index, UNKNOWN))
+
+
 def test_scales_of_the_files_keep_their_type():
     scheme = Scheme("awq", 4, GROUP)
     for activations in ("float16", "bfloat16"):

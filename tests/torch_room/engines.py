@@ -1,0 +1,64 @@
+"""vLLM on a CPU, as far as its model loader goes. Needs vllm: import it after ``importorskip``."""
+
+import contextlib
+import sys
+
+import torch
+import vllm.distributed.parallel_state as distributed
+import vllm.platforms
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.utils import (
+    initialize_model,
+    process_weights_after_loading,
+)
+from vllm.platforms.cpu import CpuPlatform
+from vllm.utils.torch_utils import set_default_torch_dtype
+
+
+@contextlib.contextmanager
+def on_the_cpu(store):
+    """Whatever wheel is installed, vLLM's platform is the CPU, and this process its only rank."""
+    before, here = vllm.platforms.current_platform, CpuPlatform()
+    _put(before, here)
+    with set_current_vllm_config(VllmConfig()):
+        distributed.init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
+        distributed.ensure_model_parallel_initialized(1, 1)
+    try:
+        yield
+    finally:
+        distributed.destroy_model_parallel()
+        distributed.destroy_distributed_environment()
+        _put(here, before)
+
+
+def _put(old, new):
+    """Wherever vLLM has imported its platform already."""
+    vllm.platforms._current_platform = new
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.") and module.__dict__.get("current_platform") is old:
+            module.current_platform = new
+
+
+def engine_config(path, quantization="numba_marlin", dtype="float16"):
+    """What ``vllm serve path --quantization numba_marlin`` makes of its arguments."""
+    return EngineArgs(
+        model=str(path),
+        quantization=quantization,
+        skip_tokenizer_init=True,
+        dtype=dtype,
+        enforce_eager=True,
+        max_model_len=32,
+    ).create_engine_config()
+
+
+def loaded_model(config):
+    """The steps of vLLM's ``BaseModelLoader.load_model`` that need no accelerator."""
+    with set_current_vllm_config(config):
+        loader, device = get_model_loader(config.load_config), torch.device("cpu")
+        with set_default_torch_dtype(config.model_config.dtype), device:
+            model = initialize_model(vllm_config=config)
+        loader.load_weights(model, config.model_config)
+        process_weights_after_loading(model, config.model_config, device)
+    return model
