@@ -21,6 +21,9 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("transformers")
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed", allow_module_level=True)
+
+from tests.torch_room.layers import product, tensor  # noqa: E402
+
 pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,18 +86,6 @@ def in_order(q, seed=0):
     return replace(q, permutation=order)
 
 
-def product(x, *weights, bias=None):
-    import numba_marlin as nm
-
-    y = [x.double() @ torch.from_numpy(nm.dequantize(q, "float64")) for q in weights]
-    whole = torch.cat(y, -1)
-    return (whole if bias is None else whole + bias.double()).to(x.dtype)
-
-
-def x_of(k, dtype=torch.float16, rows=3):
-    return torch.randn((rows, k), generator=torch.Generator().manual_seed(k)).to(dtype)
-
-
 BLOCK = "model.layers.1."
 FUSED = {
     "self_attn.qkv_proj": [f"self_attn.{each}_proj" for each in "qkv"],
@@ -117,7 +108,7 @@ def test_a_model_out_of_a_directory(vllm, plugin, tmp_path, kind):
         assert type(layer.quant_method) is plugin.LinearMethod and len(layer.packed) == 1
         assert not dict(layer.named_parameters()), "the stored tensors are gone"
         taken = [weights[BLOCK + each] for each in parts]
-        x = x_of(taken[0].k, getattr(torch, dtype))
+        x = tensor(3, taken[0].k, dtype=getattr(torch, dtype))
         y, _ = layer(x)
         assert torch.equal(y, product(x, *taken)), fused
 
@@ -136,7 +127,7 @@ def test_layers_in_float_are_left_to_vllm(vllm, plugin, tmp_path):
     assert ours == {"model.layers.0.mlp.down_proj", "model.layers.1.mlp.gate_up_proj"}
     layer = model.get_submodule("model.layers.1.mlp.down_proj")
     assert type(layer.quant_method) is UnquantizedLinearMethod
-    x = x_of(128)
+    x = tensor(3, 128)
     y, _ = layer(x)
     torch.testing.assert_close(y, floats.get_submodule("model.layers.1.mlp.down_proj")(x))
 
