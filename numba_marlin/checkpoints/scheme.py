@@ -61,9 +61,10 @@ class Schemes:
     """
 
     def __init__(self, stated: Mapping, checkpoint: Checkpoint | None = None):
-        method = stated.get("quant_method")
+        method = stated.get("quant_method") or _by_fields(stated)
         if method not in METHODS:
             raise ValueError(f"quant_method={method!r} must be one of {', '.join(METHODS)}")
+        self.method = method
         self._rules = _READERS[method](stated)
         self._excepted = skipped.said(stated)
         self.found: dict[str, Scheme] | None = None  # by the files, where they are at hand
@@ -158,6 +159,11 @@ class Schemes:
         )
 
 
+def _by_fields(stated: Mapping) -> str | None:
+    """The method of a quantize_config.json or quant_config.json, which do not name it."""
+    return "gptq" if "desc_act" in stated else "awq" if "w_bit" in stated else None
+
+
 def _comparable(scheme: Scheme | None) -> Scheme | None:
     return None if scheme is None else replace(scheme, index=None, ordered=False)
 
@@ -185,8 +191,8 @@ def _check_bits(bits: object, where: str) -> int:
     if isinstance(bits, bool) or bits not in SUPPORTED_BITS:
         known = " or ".join(map(str, SUPPORTED_BITS))
         raise ValueError(
-            f"{where}: codes of {bits!r} bits must have {known}: `numba-marlin convert` widens"
-            " those of 2 and 3"
+            f"{where}: codes of {bits!r} bits must have {known}: `numba-marlin convert --to"
+            " pack-quantized` widens those of 2 and 3"
         )
     return int(bits)
 

@@ -82,7 +82,7 @@ class Config(QuantizationConfig):
 
     def __repr__(self) -> str:
         mode = ", batch-invariant" if self.batch_invariant else ""
-        return f"<numba_marlin of {self.stated['quant_method']}{mode}>"
+        return f"<numba_marlin of {self.schemes.method}{mode}>"
 
     @classmethod
     def get_name(cls) -> str:

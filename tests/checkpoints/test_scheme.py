@@ -55,6 +55,13 @@ def test_what_a_configuration_says(stated, scheme):
     assert Schemes(stated).of(Q) == scheme
 
 
+def test_files_beside_the_weights_do_not_name_their_method():
+    for stated in (GPTQ, AWQ):
+        unnamed = {key: value for key, value in stated.items() if key != "quant_method"}
+        assert Schemes(unnamed).of(Q) == Schemes(stated).of(Q)
+        assert Schemes(unnamed).method == stated["quant_method"]
+
+
 def test_rules_for_some_layers():
     dynamic = {
         "-:.*gate": {},

@@ -132,6 +132,21 @@ def test_layers_in_float_are_left_to_vllm(vllm, plugin, tmp_path):
     torch.testing.assert_close(y, floats.get_submodule("model.layers.1.mlp.down_proj")(x))
 
 
+def test_a_directory_as_autogptq_wrote_it(vllm, plugin, tmp_path):
+    """Its configuration is in a file of its own, and names no method."""
+    weights, _ = directory(tmp_path / "m", "gptq, in order")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    said = config.pop("quantization_config")
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    names = ("bits", "group_size", "desc_act", "sym")
+    said = {name: said[name] for name in names}
+    (tmp_path / "m" / "quantize_config.json").write_text(json.dumps(said))
+    model = vllm.loaded_model(vllm.engine_config(tmp_path / "m"))
+    x = tensor(3, 128)
+    y, _ = model.get_submodule(f"{BLOCK}mlp.down_proj")(x)
+    assert torch.equal(y, product(x, weights[f"{BLOCK}mlp.down_proj"]))
+
+
 def test_nothing_changes_for_who_does_not_name_it(vllm, plugin, tmp_path):
     directory(tmp_path / "m", "gptq, in order")
     with pytest.raises(ValueError, match="desc_act=True.*no longer supported"):

@@ -18,6 +18,7 @@ if importlib.util.find_spec("vllm") is None:
 
 import numba_marlin as nm  # noqa: E402
 from numba_marlin.formats.files import find_stored  # noqa: E402
+from numba_marlin.torch import cpu_backend  # noqa: E402
 from tests.torch_room.layers import product, tensor  # noqa: E402
 
 pytestmark = pytest.mark.thorough
@@ -225,13 +226,19 @@ def test_batch_invariance_is_asked_for(plugin, as_rank, monkeypatch):
         config_of(plugin, "gptq", batch_invariant="yes")
 
 
-def test_a_row_has_the_same_bits_in_every_batch(plugin, as_rank):
+@pytest.mark.parametrize("backend", ("reference", "emulator"))
+def test_a_row_has_the_same_bits_in_every_batch(plugin, as_rank, backend):
+    """Of compiled kernels too, in activation order."""
+    if backend == "emulator":
+        pytest.importorskip("numba_cuda", reason="compiles the kernel")
     as_rank(0, 1)
-    layer = load(down(config_of(plugin, "gptq", batch_invariant=True)), "gptq", [weight(64)])
-    x = tensor(40, K)
-    whole = layer(x)
-    for first, m in ((0, 1), (39, 1), (7, 17)):
-        assert torch.equal(layer(x[first : first + m]), whole[first : first + m])
+    config = config_of(plugin, "ordered", batch_invariant=True)
+    layer = load(down(config), "ordered", [weight(64, kind="ordered")])
+    x = tensor(20, K)
+    with cpu_backend(backend):
+        whole = layer(x)
+        for first, m in ((0, 1), (19, 1), (3, 16)):
+            assert torch.equal(layer(x[first : first + m]), whole[first : first + m])
 
 
 # ---- what is refused
