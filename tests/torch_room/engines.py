@@ -18,13 +18,16 @@ from vllm.utils.torch_utils import set_default_torch_dtype
 
 
 @contextlib.contextmanager
-def on_the_cpu(store):
-    """Whatever wheel is installed, vLLM's platform is the CPU, and this process its only rank."""
+def on_the_cpu(store, rank=0, world=1):
+    """Whatever wheel is installed, vLLM's platform is the CPU, and this process one of its
+    ranks."""
     before, here = vllm.platforms.current_platform, CpuPlatform()
     _put(before, here)
-    with set_current_vllm_config(VllmConfig()):
-        distributed.init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
-        distributed.ensure_model_parallel_initialized(1, 1)
+    config = VllmConfig()
+    config.parallel_config.tensor_parallel_size = world
+    with set_current_vllm_config(config):
+        distributed.init_distributed_environment(world, rank, f"file://{store}", rank, "gloo")
+        distributed.ensure_model_parallel_initialized(world, 1)
     try:
         yield
     finally:

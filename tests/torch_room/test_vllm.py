@@ -10,6 +10,8 @@ import configparser
 import importlib.util
 import json
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,6 +147,32 @@ def test_a_directory_as_autogptq_wrote_it(vllm, plugin, tmp_path):
     x = tensor(3, 128)
     y, _ = model.get_submodule(f"{BLOCK}mlp.down_proj")(x)
     assert torch.equal(y, product(x, weights[f"{BLOCK}mlp.down_proj"]))
+
+
+def test_two_ranks_gather_x_and_add_up(vllm, tmp_path):
+    """Two processes, in vLLM's own tensor-parallel group."""
+    import numba_marlin as nm
+
+    w = np.random.default_rng(0).standard_normal((256, 64), np.float32)
+    q = in_order(nm.quantize(w, group_size=32))
+    nm.save_checkpoint(tmp_path / "m", {"l.0.down_proj": q}, "gptq", config={"model_type": "llama"})
+    command = [sys.executable, "-m", "tests.torch_room.engine_rank"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store"), str(tmp_path / "m")],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=200)[0].split() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode == 0 for rank in ranks)
+    assert all(float(words[-1]) < 1e-9 for words in said)
 
 
 def test_nothing_changes_for_who_does_not_name_it(vllm, plugin, tmp_path):
