@@ -2,12 +2,15 @@
 
 import contextlib
 import sys
+from unittest import mock
 
 import torch
 import vllm.distributed.parallel_state as distributed
 import vllm.platforms
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.utils import (
     initialize_model,
@@ -53,7 +56,25 @@ def engine_config(path, quantization="numba_marlin", dtype="float16"):
         dtype=dtype,
         enforce_eager=True,
         max_model_len=32,
+        compilation_config={"custom_ops": ["none"]},  # the wheel's own operators are CUDA's
     ).create_engine_config()
+
+
+def logits(model, config, tokens=7):
+    """Of a whole model but its attention, whose kernels a CPU lacks: in its place stands a function
+    of q, k and v."""
+
+    def attention(self, q, k, v, *args, **kwargs):
+        repeat = q.shape[-1] // k.shape[-1]
+        return q + k.repeat(1, repeat) * v.repeat(1, repeat)
+
+    inputs = torch.arange(tokens)
+    with (
+        mock.patch.object(Attention, "forward", attention),
+        torch.inference_mode(),
+        set_forward_context(None, config, num_tokens=tokens),
+    ):
+        return model.compute_logits(model(inputs, inputs))
 
 
 def loaded_model(config):

@@ -115,6 +115,23 @@ def test_a_model_out_of_a_directory(vllm, plugin, tmp_path, kind):
         assert torch.equal(y, product(x, *taken)), fused
 
 
+def test_the_logits_of_a_model(vllm, plugin, tmp_path):
+    """Beside vLLM's own model in float16 with the same numbers, which are rounded once more."""
+    import numba_marlin as nm
+
+    weights, floats = directory(tmp_path / "m", "gptq, in order")
+    for name, q in weights.items():
+        w = nm.dequantize(q, "float16").T
+        floats.get_submodule(name).weight.data = torch.from_numpy(np.ascontiguousarray(w))
+    floats.save_pretrained(tmp_path / "f")
+    config = vllm.engine_config(tmp_path / "m")
+    found = vllm.logits(vllm.loaded_model(config), config)
+    config = vllm.engine_config(tmp_path / "f", quantization=None)
+    wanted = vllm.logits(vllm.loaded_model(config), config)
+    error = (found.double() - wanted.double()).norm() / wanted.double().norm()
+    assert error < 2 * torch.finfo(torch.float16).eps
+
+
 def test_layers_in_float_are_left_to_vllm(vllm, plugin, tmp_path):
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
