@@ -163,6 +163,21 @@ def test_rows_of_every_rank(plugin, as_rank, monkeypatch, kind, world):
         assert torch.equal(part, x.chunk(world, -1)[rank])
 
 
+@pytest.mark.parametrize("kind", STATED)
+@pytest.mark.parametrize("name", ("ReplicatedLinear", "ColumnParallelLinear"))
+def test_layers_that_are_not_fused(plugin, as_rank, name, kind):
+    from vllm.model_executor.layers import linear
+
+    q, x = weight(64, kind=kind), tensor(5, K)
+    for rank in range(2):
+        as_rank(rank, 2)
+        config, more = config_of(plugin, kind), USUAL | {"prefix": "l.0.up_proj"}
+        layer = load(getattr(linear, name)(K, 64, quant_config=config, **more), kind, [q])
+        whole = product(x, q)
+        replicated = name == "ReplicatedLinear"
+        assert torch.equal(layer(x), whole if replicated else whole.chunk(2, -1)[rank])
+
+
 def test_a_group_that_ranks_cut(plugin, as_rank):
     """vLLM's own kernels refuse it: rows 0..191 and 192..383 share a group of 128."""
     q, x = weight(64, k=384, group_size=128), tensor(5, 384).double()
