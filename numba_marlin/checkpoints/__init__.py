@@ -3,6 +3,8 @@ or not at all, and converted between formats.
 
 - ``safetensors_file``, ``source``: files and directories, validated before their contents are used.
 - ``checkpoint``: ``load_checkpoint(path)`` -> layer name -> weight.
+- ``scheme``, ``shares``: how each layer is stored, and what of it a rank holds, for an engine that
+  makes its layers before their tensors arrive.
 - ``save``: ``save_checkpoint`` and ``convert``; ``job`` and ``safetensors_writer`` write, under the
   locks and names of ``owner``; ``configuration`` and ``skipped`` say in config.json what was
   written; ``companions``: the small files that go along.

@@ -13,6 +13,8 @@ float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel o
 ``from_pretrained`` and ``Config`` are of the module ``transformers``, which is imported when one of
 them is first named.
 
+The module ``vllm`` is a plugin of vLLM, which loads it itself.
+
 Several GPUs, a process each (``torchrun``), after ``torch.distributed.init_process_group()``:
 
     nmt.parallelize_(model, nmt.LLAMA_PLAN).cuda()  # each rank keeps its part of every layer

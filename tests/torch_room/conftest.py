@@ -1,4 +1,4 @@
-"""Groups of processes for the tests of parallel layers."""
+"""Groups of processes for the tests of parallel layers, and vLLM."""
 
 import pytest
 
@@ -33,3 +33,23 @@ def ranks(request, started, run_on, tmp_path):
     if world not in started or not started[world].alive:
         started[world] = Ranks(world, tmp_path / "store", "nccl" if run_on == "cuda" else "gloo")
     return started[world]
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory):
+    """vLLM on the CPU (``engines``). Importing it takes seconds, so nobody does before."""
+    pytest.importorskip(
+        "vllm.model_executor.layers.linear", exc_type=ImportError, reason="vllm does not start"
+    )
+    from tests.torch_room import engines
+
+    with engines.on_the_cpu(tmp_path_factory.mktemp("group") / "store"):
+        yield engines
+
+
+@pytest.fixture(scope="module")
+def plugin(vllm):
+    import numba_marlin.torch.vllm as room
+
+    room.register()
+    return room

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 
 import numba_marlin as nm
+from numba_marlin.execution.residence import tensor_of
+from numba_marlin.formats.floats import float_type, round_to
 
 K, N = 192, 144  # of two and of three ranks: parts of 96 and 64 rows, of 72 and 48 columns
 KINDS = ("int4", "int8", "zeros", "ordered", "nvfp4", "mxfp4")
@@ -37,6 +39,15 @@ def tensor(*shape, dtype=torch.float16, seed=0):
 def integers(*shape, dtype=torch.float16, seed=0):
     found = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed))
     return found.to(dtype)
+
+
+def product(x, *weights, bias=None):
+    """x times the weights side by side, plus the bias, in float64, rounded once."""
+    w = np.concatenate([nm.dequantize(each, "float64") for each in weights], 1)
+    y = numbers(x.double()) @ w + (0 if bias is None else numbers(bias.double()))
+    if x.dtype == torch.float64:
+        return torch.from_numpy(y)
+    return tensor_of(round_to(y, float_type(str(x.dtype).removeprefix("torch."))))
 
 
 def here(thing):
