@@ -168,13 +168,13 @@ def test_small_integers_take_the_short_way_and_random_numbers_do_not(kind):
         "f16": lambda words: words.view(np.float32).astype(np.float16).view(np.uint16),
     }[kind]
     c = rng.integers(-9999, 9999, (3, 16, 8)).astype(np.float32)
-    short = tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c)
+    short = tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, ADDERS[9])
     numbers = whole.view(np.float32).astype(np.float64)
     assert np.array_equal(short, c + numbers[:, :16] @ numbers[:, 16:].swapaxes(1, 2))
-    assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(drawn), 16, c) is None
+    assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(drawn), 16, c, ADDERS[9]) is None
     for first, last in ((2.0**24, -1), (float("inf"), 0), (float("nan"), 0), (0.5 + 2.0**-20, 1)):
         c[0, 0, 0], c[-1, -1, -1] = first, last
-        assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c) is None
+        assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, ADDERS[9]) is None
 
 
 def test_products_do_not_depend_on_how_many_there_are(monkeypatch):
