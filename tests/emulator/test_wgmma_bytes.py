@@ -149,6 +149,8 @@ def test_imm_scales_negate_floats():
         ({0: 1.0, 1: 2.0**-14}, 0.0, 1.0),
         # they are cut off one by one, towards zero
         ({0: 1.0, 1: 2.0**-14, 2: 2.0**-14, 31: -(2.0**-14)}, 0.0, 1.0),
+        # all 32 of them below the largest, whatever is left of that
+        ({0: 1.0, 1: -1.0, 31: 2.0**-14}, 0.0, 0.0),
         # the accumulator, too: as a term, and as the largest
         ({}, 1 + 2.0**-14, 1.0),
         ({5: 2.0**-13}, 1.0, 1 + 2.0**-13),
