@@ -1,6 +1,7 @@
 """Contract under test: sums of products as a tensor core makes them: the module's rules in exact
 fractions, and bits that an H200 left."""
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from tests.emulator.number_cases import product
 
 RECORDED = np.load(Path(__file__).parent / "hopper_sums.npz")
 FORMATS = {"f16": (10, 15), "bf16": (7, 127), "f32": (23, 127), "e4m3": (3, 7), "e5m2": (2, 15)}
-WIDTHS = {"f16": 5, "bf16": 8, "f32": 8, "e4m3": 4, "e5m2": 5}
+FORMATS["tf32"] = (10, 127)
+WIDTHS = {"f16": 5, "bf16": 8, "f32": 8, "e4m3": 4, "e5m2": 5, "tf32": 8}
 NAN, INFINITY = 0x7FFFFFFF, 0x7F800000
 
 
@@ -217,6 +219,26 @@ def test_an_accumulator_below_the_normal_halves_counts_with_the_smallest_exponen
     a = np.array([31 * [0x04] + [0]], np.uint8)  # 2^-14
     found = small_product(("e5m2", "e5m2"), a, a, np.array([[2.0**-24]], np.float16))
     assert found[0, 0] == np.float16(2.0**-24)
+
+
+@given(
+    st.lists(st.tuples(words, words), min_size=1, max_size=8),
+    words,
+    st.sampled_from(list(ADDERS.values())),
+)
+def test_sums_of_tf32_follow_the_rules(pairs, c, adder):
+    """Half as many at a time as of 16-bit floats; 13 bits of each factor are ignored."""
+    a, b = (np.array([column], np.uint32) for column in zip(*pairs))
+    found = add_products(
+        "tf32",
+        np.concatenate([a, b])[None],
+        1,
+        np.array([[[c]]], np.uint32).view(np.float32),
+        adder,
+    )
+    kept = ([x >> 13 for x in each[0].tolist()] for each in (a, b))
+    halved = replace(adder, terms=adder.terms // 2)
+    assert int(found.view(np.uint32)[0, 0, 0]) == by_the_rules("tf32", *kept, c, halved)
 
 
 codes = st.integers(0, 0xFF)

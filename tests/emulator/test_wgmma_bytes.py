@@ -1,4 +1,5 @@
-"""Contract under test: wgmma of 8-bit integers and floats multiplies what its registers and
+"""Contract under test: wgmma of other types than halves (8-bit integers and floats, tf32, single
+bits) multiplies what its registers and
 descriptors name, in the shapes that the ISA has; integers to the bit, floats with the bits that
 Hopper is said to keep."""
 
@@ -110,6 +111,30 @@ def test_halves_into_halves(in_registers):
     c = accumulators((64, 8), np.float16, 2)
     got = multiply(a.round(), b.round(), c, 64, in_registers, kind="f16.f16.f16")
     assert np.array_equal(got, a.round().astype(float) @ b.round().astype(float).T + c)
+
+
+@PLACES
+def test_single_bits_that_both_have_are_counted(in_registers):
+    a, b = drawn((64, 64), "u8", 15), drawn((24, 64), "u8", 16)
+    c = accumulators((64, 24), np.int32, 17)
+    got = multiply(a, b, c, 64, in_registers, kind="s32.b1.b1.and.popc")
+    shared = [
+        [sum((x & y).bit_count() for x, y in zip(i, j)) for j in b.tolist()] for i in a.tolist()
+    ]
+    assert np.array_equal(got, np.array(shared) + c)
+
+
+@PLACES
+def test_tf32_ignores_13_bits(in_registers):
+    generator = np.random.default_rng(18)
+    a, b = (generator.integers(-9, 9, shape).astype(np.float32) for shape in ((64, 32), (24, 32)))
+    c = accumulators((64, 24), np.float32, 19)
+    noisy = [
+        (x.view(np.uint32) | generator.integers(0, 1 << 13, x.shape, np.uint32)).view(np.float32)
+        for x in (a, b)
+    ]
+    got = multiply(*noisy, c, 64, in_registers, kind="f32.tf32.tf32")
+    assert np.array_equal(got, a.astype(float) @ b.astype(float).T + c)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -75,7 +75,7 @@ def shape_of(ins: Instruction) -> tuple[Form, int]:
     named, rest = ins.modifiers[:3], ins.modifiers[3:]
     saturated = rest[:1] == ("satfinite",)
     form = FORMS.get(rest[1:] if saturated else rest)
-    if named[:2] != ("sync", "aligned") or form is None or saturated and not form.integer:
+    if named[:2] != ("sync", "aligned") or form is None or saturated and not form.saturates:
         raise unsupported(
             ins,
             "only .sync.aligned.m64nNkK of these types is implemented, integers with .satfinite or"

@@ -18,9 +18,10 @@ So is the adder of 8-bit floats (``SMALL_FLOATS``: wgmma on sm_90): 32 products 
 13 bits below the largest exponent, and a result with 13 bits of fraction in a float32, as Xie,
 Wang, Yang and Yang found, "MMA-Sim: bit-accurate reference model of tensor cores and matrix cores",
 2025, arXiv:2511.10909; the "14 bits" of DeepSeek-AI, "DeepSeek-V3 technical report", 2024,
-arXiv:2412.19437, section 3.5.2, are these and the one before the point. From MMA-Sim, too: results
-in fp16 are rounded to nearest even, once an addition. ``witness.small_matrices`` asks the hardware
-about all of it. The error of an addition follows: a term loses less than the unit, u = 2^(e - 13)
+arXiv:2412.19437, section 3.5.2, are these and the one before the point. From MMA-Sim, too, and
+not measured: results in fp16 are rounded to nearest even, once an addition; tf32 goes through
+fp16's adder, half as many at a time. ``witness.small_matrices`` asks the hardware about 8-bit
+floats. The error of an addition follows: a term loses less than the unit, u = 2^(e - 13)
 for the largest exponent e among them, and the result less than 2^-13 of itself, so
 
     |error| < (terms + 1) u + 2^-13 |result|,   u <= 2^-13 times the largest term
@@ -43,7 +44,7 @@ from numba_marlin.emulator.state import numerics, small_floats
 
 @dataclass(frozen=True)
 class Adder:
-    """``terms``: of 16-bit factors; the other figures as above."""
+    """``terms``: of 16-bit factors, half as many of tf32; the other figures as above."""
 
     terms: int
     extra_bits: int
@@ -73,7 +74,7 @@ HALF = 10  # bits of fraction of an fp16
 
 @dataclass(frozen=True)
 class Kind:
-    """Floats of up to 16 bits: ``smallest``, the exponent of normal ones; ``work`` holds every
+    """Floats of up to 19 bits: ``smallest``, the exponent of normal ones; ``work`` holds every
     product of two, to within what is cut off anyway; ``numbers``: bit patterns as float32, exactly;
     ``exponents``: of bit patterns, int16."""
 
@@ -112,20 +113,35 @@ def _small_exponents() -> np.ndarray:
     return np.concatenate(found).astype(np.int16)
 
 
+IGNORED = np.uint32(0x1FFF)
+"""The bits of an fp32 that are not a tf32's."""
+
+
+def _nineteen_bit_exponents(bits: np.ndarray) -> np.ndarray:
+    """int16 like ``bits``, tf32 in 32 bits."""
+    size = bits & ~IGNORED & np.uint32(0x7FFFFFFF)
+    field = (size >> np.uint32(23)).astype(np.int16)
+    found = np.where(size == 0, NONE, np.maximum(field, 1) - 127)
+    return np.where(field == 255, -3 * NONE, found).astype(np.int16)
+
+
 KINDS = {
     "f16": Kind(-14, np.float32, numerics.half_values, partial(exponents_of, 10, 15, 0x7C00)),
     "bf16": Kind(-126, np.float64, numerics.brain_values, partial(exponents_of, 7, 127, 0x7F80)),
-    "f8": Kind(-14, np.float32, _SMALL_NUMBERS.__getitem__, _small_exponents().__getitem__),
+    "tf32": Kind(
+        -126, np.float64, lambda bits: (bits & ~IGNORED).view(np.float32), _nineteen_bit_exponents
+    ),
+    "f8": Kind(-6, np.float32, _SMALL_NUMBERS.__getitem__, _small_exponents().__getitem__),
 }
 
 
 def add_products(
     kind: str, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder
 ) -> np.ndarray:
-    """[many, rows, columns] like c: c + sum over k of left * right. kind "f16", "bf16" or "f8";
-    factors uint16 [many, rows + columns, k], C-contiguous: bit patterns, left's ``rows``, then
-    right's columns; c float32 or float16. ``many`` independent products, the faster the more there
-    are.
+    """[many, rows, columns] like c: c + sum over k of left * right. kind of ``KINDS``; factors
+    uint16, tf32's uint32, [many, rows + columns, k], C-contiguous: bit patterns, left's ``rows``,
+    then right's columns; c float32 or float16. ``many`` independent products, the faster the more
+    there are.
     """
     what = KINDS[kind]
     many, lines, _ = factors.shape
@@ -201,16 +217,17 @@ def _cut_off(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray, adder: A
         exponents[:, :rows, None],
         exponents[:, None, rows:],
     )
-    for start in range(0, len(factors), adder.terms):
-        c = add(*(each[start : start + adder.terms] for each in operands), c, adder)
+    terms = adder.terms * 2 // factors.itemsize
+    for start in range(0, len(factors), terms):
+        c = add(*(each[start : start + terms] for each in operands), c, adder)
     return np.ascontiguousarray(c.transpose(2, 0, 1)).astype(kind, copy=False)
 
 
 def _turned(factors: np.ndarray) -> np.ndarray:
-    """uint16 [many, lines, k] -> [k, lines, many]; an even number of k goes in pairs, twice as
+    """[many, lines, k] -> [k, lines, many]; an even number of 16-bit k goes in pairs, twice as
     fast."""
     many, lines, depth = factors.shape
-    if depth % 2:
+    if depth % 2 or factors.itemsize != 2:
         return np.ascontiguousarray(factors.transpose(2, 1, 0))
     pairs = np.ascontiguousarray(factors.view(np.uint32).reshape(many, -1).T).reshape(
         lines, depth // 2, many

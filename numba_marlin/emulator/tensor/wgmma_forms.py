@@ -3,7 +3,7 @@ names, ``Form.multiply`` on the bytes of its operands.
 
 Of every type a row of A, or a column of B, has 32 bytes of k. Floats are added as in
 ``tensor_sums``. Sums of integers are exact and wrap, or stop at the ends of their range with
-.satfinite, once an instruction.
+.satfinite, once an instruction; of single bits, the number of ones that they share.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma-async
 """
 
@@ -18,18 +18,23 @@ from numba_marlin.layout import wgmma
 
 ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
 INTEGERS = {"s8": np.int8, "u8": np.uint8}
-BITS = {"f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
+BITS = {"b1": 1, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "tf32": 32}
 NO_ODD_EIGHTS = tuple(n for n in wgmma.COLUMNS if n % 16 == 0 or n <= 24)
 """The numbers of columns that the ISA has for integers."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Types of D, A and B, as the instruction names them."""
+    """Types of D, A and B."""
 
     d: str
     a: str
     b: str
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """As the instruction names it."""
+        return (self.d, self.a, self.b, *(("and", "popc") if self.a == "b1" else ()))
 
     @property
     def depth(self) -> int:
@@ -37,6 +42,11 @@ class Form:
 
     @property
     def integer(self) -> bool:
+        return self.d == "s32"
+
+    @property
+    def saturates(self) -> bool:
+        """Has it .satfinite?"""
         return self.a in INTEGERS
 
     @property
@@ -72,6 +82,8 @@ class Form:
     ) -> np.ndarray:
         """[64, columns] like c: c + a @ b.T, or c - a @ b.T; a uint8 [64, 32] and b uint8
         [columns, 32], the bytes of rows."""
+        if self.a == "b1":
+            return add_integers(np.unpackbits(a, axis=1), np.unpackbits(b, axis=1), c, False)
         if self.integer:
             return add_integers(a.view(INTEGERS[self.a]), b.view(INTEGERS[self.b]), c, saturated)
         if BITS[self.a] == 8:
@@ -81,20 +93,23 @@ class Form:
             )
             kind, sign, adder = "f8", 0x80, SMALL_FLOATS
         else:
-            left, right = a.view(np.uint16), b.view(np.uint16)
-            kind, sign = self.a, 0x8000
-        factors = np.concatenate([left ^ np.uint16(sign if negated else 0), right])
+            word = np.uint16 if BITS[self.a] == 16 else np.uint32
+            left, right = a.view(word), b.view(word)
+            kind, sign = self.a, 1 << BITS[self.a] - 1
+        factors = np.concatenate([left ^ left.dtype.type(sign if negated else 0), right])
         return add_products(kind, factors[None], wgmma.ROWS, c[None], adder)[0]
 
 
 FORMS = {
-    (form.d, form.a, form.b): form
+    form.named: form
     for form in (
         Form("f32", "f16", "f16"),
         Form("f16", "f16", "f16"),
         Form("f32", "bf16", "bf16"),
         *(Form(d, a, b) for d in ("f32", "f16") for a in SMALL for b in SMALL),
+        Form("f32", "tf32", "tf32"),
         *(Form("s32", a, b) for a in INTEGERS for b in INTEGERS),
+        Form("s32", "b1", "b1"),
     )
 }
 
