@@ -78,13 +78,32 @@ COMMIT, FENCE, WAIT = (
 WAIT_1 = snippet("wgmma_wait_group", n=1)
 
 
+def stored(matrix, swizzle, turned):
+    """(tile, descriptors) of a matrix [rows, k]."""
+    words = matrix.view(np.uint16)
+    if turned:
+        return wgmma.store_transposed_tile(np.ascontiguousarray(words.T), swizzle)
+    return wgmma.store_tile(words, swizzle)
+
+
 def multiply(
-    a, b, c, swizzle, in_registers, kind="f16", seed=None, signs="1, 1", adds=True, warpgroups=1
+    a,
+    b,
+    c,
+    swizzle,
+    in_registers,
+    kind="f16",
+    seed=None,
+    signs="1, 1",
+    adds=True,
+    warpgroups=1,
+    turned=(0, 0),
 ):
     """D = a [64w, k] @ b [n, k].T + c [64w, n], the way a kernel would: b and, unless in_registers,
-    a in shared memory. D like c; a and b of any type, as bytes of rows."""
+    a in shared memory. D like c; a and b of any type, as bytes of rows; ``turned``: a, b lie
+    MN-major."""
     columns, depth = len(b), b.view(np.uint16).shape[1]
-    tile, b_descs = wgmma.store_tile(b.view(np.uint16), swizzle)
+    tile, b_descs = stored(b, swizzle, turned[1])
     start = SHARED_BASE + -SHARED_BASE % 1024
     b_descs = [
         wgmma.Descriptor(d.address + start, d.stride_bytes, d.leading_bytes, d.swizzle).encode()
@@ -92,7 +111,7 @@ def multiply(
     ]
     image, a_descs = tile, []
     if not in_registers:
-        a_tile, found = wgmma.store_tile(a.view(np.uint16), swizzle)
+        a_tile, found = stored(a, swizzle, turned[0])
         at = start + -(-tile.size // 1024) * 1024
         a_descs = [
             wgmma.Descriptor(d.address + at, d.stride_bytes, d.leading_bytes, d.swizzle).encode()
@@ -132,7 +151,9 @@ def multiply(
         )
         text += "mov.u32 %adds, 1;\n"
     text = (
-        text.replace(", 1, 1, 0", f", {signs}, 0").replace(", 1, 1;", f", {signs};")
+        text.replace(", 1, 1, 0, 0;", f", {signs}, {turned[0]}, {turned[1]};")
+        .replace(", 1, 1, 0;", f", {signs}, {turned[1]};")
+        .replace(", 1, 1;", f", {signs};")
         + COMMIT
         + snippet(WAITS[sort], tuple(names("d", half)), n=0, width=half)
     )

@@ -231,9 +231,14 @@ def test_nothing_is_drawn_of_registers_that_were_not_recorded():
     assert set(cells) == {"?"}
 
 
-def test_wgmma_of_bytes_is_named_and_not_drawn():
+def test_wgmma_of_bytes_or_transposed_is_named_and_not_drawn():
     ins = {"text": "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%r0, %r1, %r2, %r3}"}
     assert fragments.warpgroup_product(None, None, None, 0, ins, []) is None
+    ins = {
+        "text": "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 ..., %rd1, %rd2, %p, 1, 1, 0, 1"
+    }
+    given = ["{%f0}", "%rd1", "%rd2", "%p", "1", "1", "0", "1"]
+    assert fragments.warpgroup_product(None, None, None, 0, ins, given) is None
 
 
 def test_wrong_choices_say_what_there_is():

@@ -24,7 +24,8 @@ SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 @instruction("wgmma.mma_async")
 def mma_async(ins, m):
     """#...-wgmma-mma-async: .sync.aligned.m64nNkK{.satfinite} and three types of ``wgmma_forms``;
-    d, a | a-desc, b-desc, scale-d, and where the types have them ±1, ±1 and {0, }0"""
+    d, a | a-desc, b-desc, scale-d, and where the types have them imm-scale-a, imm-scale-b (±1) and
+    {imm-trans-a, }imm-trans-b (0 or 1)"""
     form, columns = shape_of(ins)
     saturated = "satfinite" in ins.modifiers
     in_registers = isinstance(ins.operands[1], Vector)
@@ -33,8 +34,9 @@ def mma_async(ins, m):
     signs = [m.immediate(ins, 4 + i) for i in range(form.immediates)]
     if any(sign not in (1, -1) for sign in signs):
         raise unsupported(ins, f"imm-scale-a and imm-scale-b {signs} must be 1 or -1")
-    if any(m.immediate(ins, position) for position in range(len(given) - transposes, len(given))):
-        raise unsupported(ins, "transposed matrices are not implemented: k must be contiguous")
+    turned = [m.immediate(ins, len(given) - transposes + i) for i in range(transposes)]
+    if any(flag not in (0, 1) for flag in turned):
+        raise unsupported(ins, f"imm-trans-a and imm-trans-b {turned} must be 0 or 1")
     d, a = (
         registers(ins, given[0], form.registers(columns)),
         (registers(ins, given[1], 4) if in_registers else []),
@@ -54,6 +56,8 @@ def mma_async(ins, m):
         form,
         signs.count(-1) == 1,
         saturated,
+        len(turned) == 2 and turned[0] == 1,
+        turned[-1:] == [1],
     )
     a_desc = None if in_registers else m.source(ins, given[1], "u64")
     b_desc, adds = m.source(ins, given[2], "u64"), m.source(ins, given[3], "pred")
