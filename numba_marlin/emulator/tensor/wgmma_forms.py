@@ -2,8 +2,7 @@
 names, ``Form.multiply`` on the bytes of its operands.
 
 Of every type a row of A, or a column of B, has 32 bytes of k. Floats are added as in
-``tensor_sums``. Sums of integers are exact and wrap, or stop at the ends of their range with
-.satfinite, once an instruction; of single bits, the number of ones that they share.
+``tensor_sums``, integers as in ``integer_sums``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma-async
 """
 
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numba_marlin.emulator.tensor.integer_sums import DTYPES, add_bits, add_integers
 from numba_marlin.emulator.tensor.tensor_sums import SMALL, SMALL_FLOATS, Adder, add_products
 from numba_marlin.layout import wgmma
 
 ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
-INTEGERS = {"s8": np.int8, "u8": np.uint8}
 BITS = {"b1": 1, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "tf32": 32}
 NO_ODD_EIGHTS = tuple(n for n in wgmma.COLUMNS if n % 16 == 0 or n <= 24)
 """The numbers of columns that the ISA has for integers."""
@@ -47,7 +46,7 @@ class Form:
     @property
     def saturates(self) -> bool:
         """Has it .satfinite?"""
-        return self.a in INTEGERS
+        return self.a in DTYPES
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -83,9 +82,9 @@ class Form:
         """[64, columns] like c: c + a @ b.T, or c - a @ b.T; a uint8 [64, 32] and b uint8
         [columns, 32], the bytes of rows."""
         if self.a == "b1":
-            return add_integers(np.unpackbits(a, axis=1), np.unpackbits(b, axis=1), c, False)
+            return add_bits(np.unpackbits(a, axis=1), np.unpackbits(b, axis=1), c, "and")
         if self.integer:
-            return add_integers(a.view(INTEGERS[self.a]), b.view(INTEGERS[self.b]), c, saturated)
+            return add_integers(a.view(DTYPES[self.a]), b.view(DTYPES[self.b]), c, saturated)
         if BITS[self.a] == 8:
             left, right = (
                 codes.astype(np.uint16) + np.uint16(SMALL[kind])
@@ -108,17 +107,7 @@ FORMS = {
         Form("f32", "bf16", "bf16"),
         *(Form(d, a, b) for d in ("f32", "f16") for a in SMALL for b in SMALL),
         Form("f32", "tf32", "tf32"),
-        *(Form("s32", a, b) for a in INTEGERS for b in INTEGERS),
+        *(Form("s32", a, b) for a in DTYPES for b in DTYPES),
         Form("s32", "b1", "b1"),
     )
 }
-
-
-def add_integers(left: np.ndarray, right: np.ndarray, c: np.ndarray, saturated: bool) -> np.ndarray:
-    """int32 [rows, columns]: c + left @ right.T; integers of up to 8 bits, at most 256 of them in
-    a row. The sums of products are exact in float32."""
-    total = (left.astype(np.float32) @ right.astype(np.float32).T).astype(np.int64) + c
-    if saturated:
-        limits = np.iinfo(np.int32)
-        total = np.clip(total, limits.min, limits.max)
-    return total.astype(np.int32)
