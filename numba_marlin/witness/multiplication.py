@@ -6,6 +6,8 @@ Also every width of wgmma with every swizzle, on small integers: fragment maps a
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from numba_marlin.layout import fragments, wgmma
@@ -88,10 +90,16 @@ def mma(name: str, which: str, count: int) -> Probe:
 
 
 def wgmma_operands(
-    which: str, kind: str, in_registers: bool, columns: int, swizzle: int, count: int
+    which: str,
+    kind: str,
+    in_registers: bool,
+    columns: int,
+    swizzle: int,
+    count: int,
+    halves: bool = False,
 ) -> dict[str, np.ndarray]:
     """image: shared memory of every block; a: registers [count, 128, 4]; c: accumulators [count,
-    128, columns / 2]."""
+    128, columns / 2], or two to a word if they are ``halves``."""
     if "." in kind:
         a, b, c = small_matrices.draw(
             which, tuple(kind.split(".")), count, 64, columns, f"wgmma{columns}"
@@ -110,11 +118,11 @@ def wgmma_operands(
         # a chunk for every thread
         tiles.append(np.concatenate([*parts, np.zeros(-size % (16 * BLOCK), np.uint8)]))
     held = np.ascontiguousarray(wgmma.A_REGISTERS.gather(a)).view(np.uint32)
-    return {
-        "image": np.stack(tiles),
-        "a": held,
-        "c": np.ascontiguousarray(wgmma.accumulator(columns).gather(c)),
-    }
+    if halves:
+        with np.errstate(all="ignore"):
+            c = c.view(np.float32).astype(np.float16).view(np.uint16)
+    sums = np.ascontiguousarray(wgmma.accumulator(columns).gather(c)).view(np.uint32)
+    return {"image": np.stack(tiles), "a": held, "c": sums}
 
 
 def descriptors(rows: int, swizzle: int) -> int:
@@ -130,11 +138,16 @@ def wide(
     swizzle: int,
     count: int,
     adds: bool = True,
+    types: str = "",
 ) -> Probe:
-    """One wgmma a warpgroup, a warpgroup a block."""
+    """One wgmma a warpgroup, a warpgroup a block; with other ``types`` than its file says."""
     snippets, half = Snippets(), columns // 2
     name = (WGMMA | BYTES)[kind, in_registers]
-    sums = "i32" if "s32" in name else "f32"
+    named = types or f"{'s32' if 's32' in name else 'f32'}.{kind}"
+    halves = "f16" if types.startswith("f16") else ""
+    sums = "i32" if "s32" in named or halves else "f32"
+    file_types, kind = kind, ".".join(types.split(".")[-2:]) or kind
+    words = half // 2 if halves else half
     sample = wgmma_operands(which, kind, in_registers, columns, swizzle, 1)["image"].shape[1]
     a_at = -(-wgmma.store_tile(np.zeros((columns, 16), np.uint16), swizzle)[0].size // 1024) * 1024
     d, a = [f"%d{i}" for i in range(half)], [f"%a{i}" for i in range(4)]
@@ -146,11 +159,11 @@ FILL: mad.wide.u32 %rd1, %r0, 16, %rd0; mad.lo.u32 %r1, %r0, 16, %s; \
 ld.global.v4.b32 {{%r2, %r3, %r4, %r5}}, [%rd1]; st.shared.v4.b32 [%r1], {{%r2, %r3, %r4, %r5}};
 add.u32 %r0, %r0, {BLOCK}; setp.lt.u32 %q0, %r0, {sample // 16}; @%q0 bra FILL;
 {snippets.put("fence_proxy_async_shared")} bar.sync 0;
-mad.wide.u32 %rd2, %g, 16, %p1; mad.wide.u32 %rd3, %g, {4 * half}, %p2; \
-mad.wide.u32 %rd4, %g, {4 * half}, %p3;
+mad.wide.u32 %rd2, %g, 16, %p1; mad.wide.u32 %rd3, %g, {4 * words}, %p2; \
+mad.wide.u32 %rd4, %g, {4 * words}, %p3;
 """
         + "".join(f"ld.global.b32 %a{i}, [%rd2 + {4 * i}];\n" for i in range(4))
-        + "".join(f"ld.global.{sort} %d{i}, [%rd3 + {4 * i}];\n" for i in range(half))
+        + "".join(f"ld.global.{sort} %d{i}, [%rd3 + {4 * i}];\n" for i in range(words))
     )
     body += (
         "cvt.u64.u32 %rd5, %s; shr.u64 %rd5, %rd5, 4; add.u64 %rd6, %rd5,"
@@ -158,26 +171,33 @@ mad.wide.u32 %rd4, %g, {4 * half}, %p3;
         f" {descriptors(64, swizzle) + (a_at >> 4):#x};\n"
     )
     body += f"mov.u32 %r6, {int(adds)};\n" + snippets.put("wgmma_fence")
-    body += snippets.put(name, d, a if in_registers else "%rd7", "%rd6", "%r6", n=columns)
+    product = snippets.put(name, d, a if in_registers else "%rd7", "%rd6", "%r6", n=columns)
+    if types:
+        product = re.sub(rf"[fs]32\.{file_types}", types, product)
+        product = product.replace(", ".join(d), ", ".join(d[:words]))
+    body += product
     body += (
         snippets.put("wgmma_commit_group")
         + snippets.put(f"wgmma_wait_group_{sums}", d, n=0, width=half)
-        + "".join(f"st.global.{sort} [%rd4 + {4 * i}], %d{i};\n" for i in range(half))
+        + "".join(f"st.global.{sort} [%rd4 + {4 * i}], %d{i};\n" for i in range(words))
     )
 
     def buffers():
         return {
-            **wgmma_operands(which, kind, in_registers, columns, swizzle, count),
-            "d": np.zeros((count, 128, half), np.uint32),
+            **wgmma_operands(which, kind, in_registers, columns, swizzle, count, bool(halves)),
+            "d": np.zeros((count, 128, words), np.uint32),
         }
 
-    label = f"{name} n{columns} swizzle {swizzle} {which}" + ("" if adds else " replaced")
+    covers = () if types else (name,)
+    label = f"{f'wgmma {types}' if types else name} n{columns} swizzle {swizzle} {which}" + (
+        "" if adds else " replaced"
+    )
     return Probe(
         label,
-        (name,),
+        covers,
         frame(body, BLOCK, 4, registers=registers),
         buffers,
-        {"d": Result("float32" if sums == "f32" else None)},
+        {"d": Result("float16" if halves else "float32" if sums == "f32" else None)},
         count,
         BLOCK,
         count * BLOCK,
@@ -214,6 +234,12 @@ def of_bytes():
     for columns in wgmma.COLUMNS:
         odd = columns % 16 and columns > 24
         yield wide("integers", "e4m3.e4m3" if odd else "u8.s8", True, columns, 128, 2)
+    # what no kernel has a file for
+    for types in ("f32.e5m2.e5m2", "f32.e4m3.e5m2", "f16.e4m3.e4m3", "f16.e5m2.e5m2"):
+        for which in small_matrices.SETS:
+            yield wide(which, "e4m3.e4m3", True, COLUMNS, 32, WIDE, types=types)
+    for types in ("satfinite.s32.u8.s8", "s32.s8.s8", "s32.u8.u8"):
+        yield wide("spread", "u8.s8", True, COLUMNS, 32, WIDE, types=types)
 
 
 def probes() -> list[Probe]:

@@ -7,9 +7,10 @@ ones: a wrong place shows). Every set of floats is one question:
 - ``integers``     small integers: exact in any order, so that a wrong place shows
 - ``normal``       plain data: how often do results differ from the machine's at all
 - ``spread``       codes of every exponent, accumulators to match: what falls off the lower end
-- ``steps``        a product, and one smaller by 2^d at another place of k, d from 8 to 26, of
-                   either sign: how many bits are kept below the largest, and of which products (one
-                   that survives its d only at some places is aligned to another maximum there)
+- ``steps``        a product, perhaps its opposite, and one smaller by 2^d, d from 8 to 26, of
+                   either sign, at places of k: how many bits are kept below the largest, and of
+                   which products (what survives its d only at some places is aligned to another
+                   maximum there)
 - ``many``         1 and 31 products of 2^-d: cut off one by one, or after they are added
 - ``accumulator``  nothing but an accumulator of any bits, and with one product of 1: how many of
                    its bits are left
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.state.small_floats import codes_of
+from numba_marlin.emulator.state.small_floats import KINDS, codes_of
 from numba_marlin.witness import draws
 
 DEPTH = 32
@@ -50,18 +51,13 @@ def draw(
     if kinds[0] in ("u8", "s8"):
         return _integers(name, kinds, seed, *shapes)
     if name == "bits":
-        codes = [_bytes(f"{seed}/{x}", s) for x, s in zip("ab", shapes)]
-        calm = [
-            draws.uniform(f"{seed}/calm{x}", c.size).reshape(c.shape) for x, c in zip("ab", codes)
-        ]
-        a, b = (
-            # else every sum were NaN
-            np.where((c & 0x78 == 0x78) & (each > 0.04), c & 0xBF, c).astype(np.uint8)
-            for c, each in zip(codes, calm)
-        )
+        a, b = (_calm(f"{seed}/{x}", s, kind) for x, s, kind in zip("ab", shapes, kinds))
         c = draws.mixed(f"{seed}/c", int(np.prod(shapes[2])), draws.FLOATS, np.uint32)
         return a, b, c.reshape(shapes[2])
-    a, b, c = _FLOATS[name](seed, *shapes)
+    if name == "subnormal":
+        a, b, c = _subnormal(seed, *shapes, *map(_smallest, kinds))
+    else:
+        a, b, c = _FLOATS[name](seed, *shapes)
     codes = [
         codes_of(values.astype(np.float32), kind).astype(np.uint8)
         for values, kind in zip((a, b), kinds)
@@ -71,6 +67,14 @@ def draw(
 
 def _bytes(seed, shape):
     return (draws.raw(seed, int(np.prod(shape))) & np.uint64(0xFF)).astype(np.uint8).reshape(shape)
+
+
+def _calm(seed, shape, kind):
+    """Any codes; of those that are no numbers one in five, or every sum were NaN."""
+    codes = _bytes(seed, shape)
+    chosen = draws.uniform(f"{seed}/calm", codes.size).reshape(shape) < 0.2
+    special = (codes & 0x7F) > KINDS[kind][2]
+    return np.where(special & ~chosen, codes & 0xBF, codes).astype(np.uint8)
 
 
 def _integers(name, kinds, seed, of_a, of_b, of_c):
@@ -114,13 +118,15 @@ def _spread(seed, of_a, of_b, of_c):
 
 
 def _steps(seed, of_a, of_b, of_c):
-    """A row has its large product at an even place and the small one at an odd place; a column has
-    a part of the small one's size, and its sign."""
+    """A row has its large product, and every other row the opposite, at even places, the small one
+    at an odd place; a column has a part of the small one's size, and its sign."""
     a, b = np.zeros(of_a), np.ones(of_b)
     product, row = np.indices(of_a[:2])
-    even, odd = (2 * _whole(f"{seed}/{x}", of_a[:2], 0, DEPTH // 2).astype(int) for x in "ij")
-    a[product, row, even] = 256.0
-    a[product, row, odd + 1] = np.exp2(-_whole(f"{seed}/d", of_a[:2], 0, 10))
+    even, off, odd = (_whole(f"{seed}/{x}", of_a[:2], 0, DEPTH // 2).astype(int) for x in "ijk")
+    opposite = (even + 1 + off % (DEPTH // 2 - 1)) % (DEPTH // 2)
+    a[product, row, 2 * opposite] = np.where(row % 2 == 0, -256.0, 0.0)
+    a[product, row, 2 * even] = 256.0
+    a[product, row, 2 * odd + 1] = np.exp2(-_whole(f"{seed}/d", of_a[:2], 0, 10))
     small = np.exp2(-_whole(f"{seed}/e", of_b[:2], 0, 10))
     b[..., 1::2] = (small * (1 - 2 * _whole(f"{seed}/s", of_b[:2], 0, 2)))[..., None]
     return a, b, np.zeros(of_c)
@@ -142,21 +148,30 @@ def _accumulator(seed, of_a, of_b, of_c):
 
 
 def _result(seed, of_a, of_b, of_c):
+    """Sums of one sign grow beyond their largest term, and need more bits than its."""
     a, b = (
-        np.exp2(_whole(f"{seed}/{x}", s, -3, 4)) * (1 - 2 * _whole(f"{seed}/s{x}", s, 0, 2))
-        for x, s in (("a", of_a), ("b", of_b))
+        np.exp2(-_whole(f"{seed}/{x}", s, 0, most))
+        for x, s, most in (("a", of_a, 7), ("b", of_b, 8))
     )
-    return a, np.abs(b), _whole(f"{seed}/c", of_c, -512, 512) / 64
+    signs = 1 - 2 * _whole(f"{seed}/s", of_b[:2], 0, 2)
+    return a, b * signs[..., None], np.zeros(of_c)
 
 
-def _subnormal(seed, of_a, of_b, of_c):
-    a = _whole(f"{seed}/a", of_a, -7, 8) * 2.0**-9
+def _smallest(kind):
+    """The smallest number above 0."""
+    fraction, bias, _ = KINDS[kind]
+    return 2.0 ** (1 - bias - fraction)
+
+
+def _subnormal(seed, of_a, of_b, of_c, unit_a, unit_b):
+    a = _whole(f"{seed}/a", of_a, -3, 4) * unit_a
     b = np.where(
         _whole(f"{seed}/w", of_b, 0, 2) == 0,
-        _whole(f"{seed}/b", of_b, -7, 8) * 2.0**-9,
+        _whole(f"{seed}/b", of_b, -3, 4) * unit_b,
         np.exp2(_whole(f"{seed}/e", of_b, -6, 8)),
     )
-    return a, b, _whole(f"{seed}/c", of_c, -4, 5) * np.exp2(_whole(f"{seed}/ec", of_c, -30, -4))
+    size = np.exp2(_whole(f"{seed}/ec", of_c, -12, 16))
+    return a, b, _whole(f"{seed}/c", of_c, -4, 5) * size * unit_a
 
 
 _FLOATS = {
@@ -167,5 +182,4 @@ _FLOATS = {
     "many": _many,
     "accumulator": _accumulator,
     "result": _result,
-    "subnormal": _subnormal,
 }
