@@ -195,6 +195,19 @@ def test_halves_below_the_normal_ones_count_with_the_smallest_exponent():
     assert found.view(np.float32) == 2.0**-9
 
 
+@given(
+    st.sampled_from(list(ADDERS.values())),
+    st.lists(st.tuples(halves, halves), min_size=1, max_size=16),
+    halves,
+)
+def test_sums_of_halves_into_halves_are_rounded_to_nearest(adder, pairs, c):
+    a, b = (np.array([column], np.uint16) for column in zip(*pairs))
+    start = np.array([[[c]]], np.uint16).view(np.float16)
+    found = add_products("f16", np.concatenate([a, b])[None], 1, start, adder).view(np.uint16)
+    expected = by_the_rules("f16", a[0].tolist(), b[0].tolist(), c, adder, result="f16")
+    assert int(found[0, 0, 0]) == expected
+
+
 def small_product(kinds, a, b, c):
     """a [m, k] and b [n, k] codes, c [m, n] -> [m, n]"""
     factors = [each.astype(np.uint16) + np.uint16(SMALL[kind]) for each, kind in zip((a, b), kinds)]

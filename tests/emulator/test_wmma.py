@@ -90,3 +90,21 @@ def test_wmma_in_halves_and_bfloats():
         {"a": x, "b": y, "out": wide},
     )
     assert (wide == a.astype(np.float32) @ b.astype(np.float32)).all()
+
+
+def test_wmma_cuts_terms_off_as_mma_does():
+    """Three quarters of the last bit of 1: to nearest they would count."""
+    a, b = np.zeros((16, 16), np.float16), np.zeros((16, 16), np.float16)
+    a[:, 3], b[3] = 1.5 * 2.0**-12, 2.0**-12
+    A, B = ("{" + ", ".join(f"%r{i + first}" for i in range(8)) + "}" for first in (0, 8))
+    sums = "{" + ", ".join(f"%f{i}" for i in range(8)) + "}"
+    out = np.zeros((16, 16), np.float32)
+    launch(
+        "".join(f"mov.f32 %f{i}, 0f3F800000;\n" for i in range(8))
+        + f"""wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {A}, [%p0];
+wmma.load.b.sync.aligned.row.m16n16k16.global.f16 {B}, [%p1];
+wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {sums}, {A}, {B}, {sums};
+wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {sums};""",
+        {"a": a, "b": b, "out": out},
+    )
+    assert (out == 1).all()

@@ -4,7 +4,8 @@ open).
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load
 and the sections on wmma.store and wmma.mma.
 
-fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here element pair p of a
+fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does; in fp32 if C or D is, which
+is an assumption where only one of them is. Here element pair p of a
 matrix (row-major, or column-major where the load says so) is register p // 32 of lane p % 32; where
 the ISA has more registers than that takes, the rest are copies.
 """
@@ -15,9 +16,9 @@ import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
-from numba_marlin.emulator.instructions.tensor import DECODE, as_warps
-from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.instructions.tensor import as_warps
 from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.tensor.tensor_sums import add_products
 from numba_marlin.emulator.text.program import Immediate
 
 SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
@@ -192,17 +193,17 @@ def multiply(ins, m):
         lanes.require_whole_warps(ins, "wmma.mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
-        left = DECODE[kind](gathered(a, a_needed, s, count, kind)).reshape(count, rows, depth)
-        right = DECODE[kind](gathered(b, b_needed, s, count, kind)).reshape(count, depth, cols)
-        before = gathered(c, c_needed, s, count, accumulator)
-        total = (
-            before.astype(np.float64) if accumulator == "f32" else DECODE["f16"](before)
-        ).reshape(count, rows, cols) + left @ right
-        result = (
-            numerics.canonical32(total.astype(np.float32))
-            if out == "f32"
-            else numerics.half_bits(total)
-        )
-        scattered(d, d_needed, s, np.ascontiguousarray(result).reshape(count, -1))
+        left = gathered(a, a_needed, s, count, kind).reshape(count, rows, depth)
+        right = gathered(b, b_needed, s, count, kind).reshape(count, depth, cols)
+        before = gathered(c, c_needed, s, count, accumulator).reshape(count, rows, cols)
+        if accumulator == "f16":
+            before = before.view(np.float16)
+        if out == "f32":
+            before = before.astype(np.float32)
+        factors = np.concatenate([left, right.swapaxes(1, 2)], axis=1)
+        result = add_products(kind, factors, rows, before, m.adder).reshape(count, -1)
+        if out == "f16":
+            result = result.astype(np.float16).view(np.uint16)
+        scattered(d, d_needed, s, result)
 
     return step
