@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.tensor import tensor_sums
 from numba_marlin.emulator.tensor.tensor_sums import (
     ADDERS,
@@ -331,6 +332,15 @@ def test_products_do_not_depend_on_how_many_there_are(monkeypatch):
     monkeypatch.setattr(tensor_sums, "RESULTS", 300)
     monkeypatch.setattr(tensor_sums, "TERMS", 700)
     assert np.array_equal(product("f16", a, b, c, ADDERS[9]), whole)
+
+
+def test_matrix_products_do_not_depend_on_how_they_are_cut(monkeypatch):
+    rng = np.random.default_rng(1)
+    left, right = (rng.integers(-99, 99, (2, rows, 32)).astype(np.float32) for rows in (64, 256))
+    whole = left.astype(np.int64) @ right.astype(np.int64).swapaxes(1, 2)
+    for most in (numerics.ONE_THREAD, 64 * 32 * 5, 1):
+        monkeypatch.setattr(numerics, "ONE_THREAD", most)
+        assert np.array_equal(numerics.matrix_product(left, right), whole)
 
 
 def test_an_adder_for_every_target():

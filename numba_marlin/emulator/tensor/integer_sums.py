@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.state import numerics
+
 DTYPES = {"s8": np.int8, "u8": np.uint8}
 
 
@@ -16,7 +18,7 @@ def add_integers(
 ) -> np.ndarray:
     """int32 [..., rows, columns]: c + left @ right.T; left [..., rows, k] and right [..., columns,
     k] of up to 8 bits, k of at most 256, so that sums of products are exact in float32."""
-    products = left.astype(np.float32) @ right.astype(np.float32).swapaxes(-1, -2)
+    products = numerics.matrix_product(left.astype(np.float32), right.astype(np.float32))
     total = products.astype(np.int64) + c
     if saturated:
         limits = np.iinfo(np.int32)

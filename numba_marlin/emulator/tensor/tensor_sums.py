@@ -177,7 +177,7 @@ def _uncut(
     units = c * np.float32(2.0 ** -(left_unit + right_unit))
     if not most + float(np.abs(units).max()) <= limit or (units != np.rint(units)).any():
         return None
-    total = left @ right.swapaxes(1, 2)
+    total = numerics.matrix_product(left, right)
     total += c
     total += np.float32(0)  # no sum is -0, whatever a library of matrix products starts from
     return total
