@@ -108,9 +108,10 @@ def without_a_file(
         f"{opcode} {c}, {a}, {b}, {c};\nmad.wide.u32 %rd0, %g, {4 * len(names['c'])}, %p3;\n"
     ) + "".join(f"st.global.b32 [%rd0 + {4 * i}], {x};\n" for i, x in enumerate(names["c"]))
     count = len(held["a"])
+    short = opcode.replace(".sync.aligned", "").replace(".row.col", "")
     return Probe(
-        f"{opcode.replace('.sync.aligned', '').replace('.row.col', '')} {which}",
-        (),
+        f"{short} {which}",
+        (short,),
         frame(body, BLOCK, 4, registers=registers),
         lambda: {**operands(), "d": np.zeros_like(held["c"])},
         {"d": Result(floats)},
@@ -229,7 +230,8 @@ def wide(
     matrices in shared memory ``turned``."""
     snippets, half = Snippets(), columns // 2
     name = (WGMMA | BYTES)[kind, in_registers]
-    named = types or f"{'s32' if 's32' in name else 'f32'}.{kind}"
+    pair = kind if "." in kind else f"{kind}.{kind}"
+    named = types or f"{'s32' if 's32' in name else 'f32'}.{pair}"
     halves = "f16" if types.startswith("f16") else ""
     sums = "i32" if "s32" in named or halves else "f32"
     file_types, kind = kind, ".".join(types.split(".")[-2:]) or kind
@@ -279,14 +281,16 @@ mad.wide.u32 %rd4, %g, {4 * words}, %p3;
             "d": np.zeros((count, 128, words), np.uint32),
         }
 
-    covers = () if types or turned else (name,)
+    covers = name
+    if types or turned:
+        covers = f"wgmma.{named}" + (" transposed" if turned else "")
     label = f"{f'wgmma {types}' if types else name} n{columns} swizzle {swizzle} {which}" + (
         "" if adds else " replaced"
     )
     label += " transposed" if turned else ""
     return Probe(
         label,
-        covers,
+        (covers,),
         frame(body, BLOCK, 4, registers=registers),
         buffers,
         {"d": Result("float16" if halves else "float32" if sums == "f32" else None)},
