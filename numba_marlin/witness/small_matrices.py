@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.state.small_floats import KINDS, codes_of
+from numba_marlin.emulator.state.small_floats import HALVES, codes_of
 from numba_marlin.witness import draws
 
 DEPTH = 32
@@ -73,7 +73,7 @@ def _calm(seed, shape, kind):
     """Any codes; of those that are no numbers one in five, or every sum were NaN."""
     codes = _bytes(seed, shape)
     chosen = draws.uniform(f"{seed}/calm", codes.size).reshape(shape) < 0.2
-    special = (codes & 0x7F) > KINDS[kind][2]
+    special = ~np.isfinite(HALVES[kind][codes].view(np.float16))
     return np.where(special & ~chosen, codes & 0xBF, codes).astype(np.uint8)
 
 
@@ -159,8 +159,7 @@ def _result(seed, of_a, of_b, of_c):
 
 def _smallest(kind):
     """The smallest number above 0."""
-    fraction, bias, _ = KINDS[kind]
-    return 2.0 ** (1 - bias - fraction)
+    return float(HALVES[kind][1].view(np.float16))
 
 
 def _subnormal(seed, of_a, of_b, of_c, unit_a, unit_b):

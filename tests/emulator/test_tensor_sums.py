@@ -28,6 +28,7 @@ FORMATS = {"f16": (10, 15), "bf16": (7, 127), "f32": (23, 127), "e4m3": (3, 7), 
 FORMATS["tf32"] = (10, 127)
 WIDTHS = {"f16": 5, "bf16": 8, "f32": 8, "e4m3": 4, "e5m2": 5, "tf32": 8}
 NAN, INFINITY = 0x7FFFFFFF, 0x7F800000
+HOPPER = adder_of("sm_90")
 
 
 def parts(bits: int, kind: str):
@@ -191,8 +192,8 @@ def test_halves_below_the_normal_ones_count_with_the_smallest_exponent():
     a = np.full((1, 1, 16), 1, np.uint16)
     b = np.array([2.0**15] + 15 * [2.0**-5], np.float16).view(np.uint16)[None, :, None]
     c = np.zeros((1, 1, 1), np.uint32)
-    found = product("f16", a, b, c, ADDERS[9])[0, 0, 0]
-    assert found == by_the_rules("f16", a.ravel().tolist(), b.ravel().tolist(), 0, ADDERS[9])
+    found = product("f16", a, b, c, HOPPER)[0, 0, 0]
+    assert found == by_the_rules("f16", a.ravel().tolist(), b.ravel().tolist(), 0, HOPPER)
     assert found.view(np.float32) == 2.0**-9
 
 
@@ -317,13 +318,13 @@ def test_small_integers_take_the_short_way_and_random_numbers_do_not(kind):
         "f16": lambda words: words.view(np.float32).astype(np.float16).view(np.uint16),
     }[kind]
     c = rng.integers(-9999, 9999, (3, 16, 8)).astype(np.float32)
-    short = tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, ADDERS[9])
+    short = tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, HOPPER)
     numbers = whole.view(np.float32).astype(np.float64)
     assert np.array_equal(short, c + numbers[:, :16] @ numbers[:, 16:].swapaxes(1, 2))
-    assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(drawn), 16, c, ADDERS[9]) is None
+    assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(drawn), 16, c, HOPPER) is None
     for first, last in ((2.0**24, -1), (float("inf"), 0), (float("nan"), 0), (0.5 + 2.0**-20, 1)):
         c[0, 0, 0], c[-1, -1, -1] = first, last
-        assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, ADDERS[9]) is None
+        assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c, HOPPER) is None
 
 
 def test_products_do_not_depend_on_how_many_there_are(monkeypatch):

@@ -26,12 +26,10 @@ from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.state.small_floats import HALVES
 from numba_marlin.emulator.tensor.integer_sums import DTYPES, add_bits, add_integers
-from numba_marlin.emulator.tensor.tensor_sums import ADDERS, SMALL, Adder, add_products
+from numba_marlin.emulator.tensor.tensor_sums import SMALL, Adder, add_products
 from numba_marlin.emulator.text.program import Vector
 
 GROUP, MEMBER = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4
-ADA = Adder(16, -10, result_bits=13)
-"""of e4m3 and e5m2 on sm_89: published, not measured"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +136,12 @@ def decode(words: np.ndarray, kind: str) -> np.ndarray:
 def add_small_floats(kinds, left, right, c, adder: Adder) -> np.ndarray:
     """c + left @ right.T of codes [many, rows, k] and [many, columns, k], as the module says."""
     rows = left.shape[1]
-    if adder is ADDERS[8]:
+    if adder.small_floats is not None:
         codes = [
             each.astype(np.uint16) + np.uint16(SMALL[kind])
             for each, kind in zip((left, right), kinds)
         ]
-        return add_products("f8", np.concatenate(codes, axis=1), rows, c, ADA)
+        return add_products("f8", np.concatenate(codes, axis=1), rows, c, adder.small_floats)
     halves = [HALVES[kind][each] for each, kind in zip((left, right), kinds)]
     factors = np.concatenate(halves, axis=1).reshape(len(left), -1, left.shape[2] // 4, 2, 2)
     sums = np.zeros_like(c)

@@ -44,16 +44,24 @@ from numba_marlin.emulator.state import numerics, small_floats
 
 @dataclass(frozen=True)
 class Adder:
-    """``terms``: of 16-bit factors, half as many of tf32; the other figures as above."""
+    """``terms``: of 16-bit factors, half as many of tf32; the other figures as above.
+    ``small_floats``: of mma.sync with 8-bit factors, if the chip has an instruction for them."""
 
     terms: int
     extra_bits: int
     measured: bool = False
     result_bits: int = 23
+    small_floats: Adder | None = None
 
 
+ADA_SMALL_FLOATS = Adder(16, -10, result_bits=13)
+"""of e4m3 and e5m2 in mma.sync on sm_89: published, not measured"""
 # by major number of the target; later ones as the last
-ADDERS = {7: Adder(4, 0), 8: Adder(8, 1), 9: Adder(16, 2, measured=True)}
+ADDERS = {
+    7: Adder(4, 0),
+    8: Adder(8, 1, small_floats=ADA_SMALL_FLOATS),
+    9: Adder(16, 2, measured=True),
+}
 SMALL_FLOATS = Adder(32, -10, result_bits=13)
 """of e4m3 and e5m2 in wgmma: published, not measured"""
 
@@ -99,18 +107,17 @@ def exponents_of(fraction: int, bias: int, infinity: int, bits: np.ndarray) -> n
 
 SMALL = {"e4m3": 0, "e5m2": 1 << 8}
 """What to add to the code of an 8-bit float to have a pattern of kind "f8", of either type."""
+SMALLEST = {"e4m3": -6, "e5m2": -14}
+"""The exponent of the smallest normal number."""
 _SMALL_NUMBERS = np.concatenate([numerics.half_values(small_floats.HALVES[kind]) for kind in SMALL])
 
 
 def _small_exponents() -> np.ndarray:
     """int16 [512]"""
-    found = []
-    for kind in SMALL:
-        fraction, bias, largest = small_floats.KINDS[kind]
-        size = np.arange(256) & 0x7F
-        exponent = np.where(size == 0, NONE, np.maximum(size >> fraction, 1) - bias)
-        found.append(np.where(size > largest, -3 * NONE, exponent))
-    return np.concatenate(found).astype(np.int16)
+    own = np.frexp(_SMALL_NUMBERS)[1] - 1
+    smallest = np.repeat([SMALLEST[kind] for kind in SMALL], 256)
+    found = np.where(_SMALL_NUMBERS == 0, NONE, np.maximum(own, smallest))
+    return np.where(np.isfinite(_SMALL_NUMBERS), found, -3 * NONE).astype(np.int16)
 
 
 IGNORED = np.uint32(0x1FFF)
@@ -131,7 +138,12 @@ KINDS = {
     "tf32": Kind(
         -126, np.float64, lambda bits: (bits & ~IGNORED).view(np.float32), _nineteen_bit_exponents
     ),
-    "f8": Kind(-6, np.float32, _SMALL_NUMBERS.__getitem__, _small_exponents().__getitem__),
+    "f8": Kind(
+        max(SMALLEST.values()),
+        np.float32,
+        _SMALL_NUMBERS.__getitem__,
+        _small_exponents().__getitem__,
+    ),
 }
 
 
