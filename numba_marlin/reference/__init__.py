@@ -1,8 +1,8 @@
 """The float64 products, and the error bounds that are the only tolerances tests may use.
 
 - ``weights``: activations times quantised weights; this package exports its names.
-- ``small_sums``: sums of products of 8-bit floats, as Hopper's wgmma makes them.
 - ``operands``: two block-scaled operands, with the epilogues of their kernels.
+- ``small_sums``: sums of products of 8-bit floats, as Hopper's wgmma makes them.
 
 Imports ``formats`` and ``quantizers``, never Numba.
 """
