@@ -2,6 +2,7 @@
 
 - ``weights``: activations times quantised weights; this package exports its names.
 - ``operands``: two block-scaled operands, with the epilogues of their kernels.
+- ``small_sums``: sums of products of 8-bit floats, as Hopper's wgmma makes them.
 
 Imports ``formats`` and ``quantizers``, never Numba.
 """

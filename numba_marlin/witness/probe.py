@@ -37,12 +37,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Probe:
-    """covers: names of instructions of which this probe compares the results; uses: those it only
-    executes. buffers: () -> {name: array}, made anew for every run, a few of them results: {name:
-    Result}. maps: ((name of the buffer, TensorMap), ...). note: what the ISA leaves open, for the
-    record. lanes: executions of the instruction by a lane. refused: name of the MachineError with
-    which the machine ends it; a GPU ends it with an error too. target: what the text is for; no
-    other GPU runs it.
+    """covers: names of instructions of which this probe compares the results, as ptx/ or, if it has
+    no file of them, PTX calls them; uses: those it only executes. buffers: () -> {name: array},
+    made anew for every run, a few of them results: {name: Result}. maps: ((name of the buffer,
+    TensorMap), ...). note: what the ISA leaves open, for the record. lanes: executions of the
+    instruction by a lane. refused: name of the MachineError with which the machine ends it; a GPU
+    ends it with an error too. target: what the text is for; no other GPU runs it.
     """
 
     name: str

@@ -132,6 +132,18 @@ def test_mma_with_half_accumulators():
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64) + c)
 
 
+def test_mma_with_half_accumulators_cuts_terms_off_and_rounds_the_sum():
+    """25 bits below the largest a term is lost, even where it would break a tie."""
+    a, b = np.zeros((1, 16, 16), np.float16), np.ones((1, 16, 8), np.float16)
+    c = np.ones((1, 16, 8), np.float16)
+    opcode = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16"
+    a[:, :, 3] = 2.0**-11
+    assert (run_mma(opcode, a, b, c, np.float16) == 1).all()  # a tie, to even
+    for left, right, expected in ((2.0**-12, 2.0**-13, 1 + 2.0**-10), (2.0**-13, 2.0**-13, 1)):
+        a[:, :, 5], b[:, 5] = left, right
+        assert (run_mma(opcode, a, b, c, np.float16) == expected).all()
+
+
 def test_mma_propagates_nan_and_infinity():
     a, b = np.ones((1, 16, 16), np.float16), np.ones((1, 16, 8), np.float16)
     c = np.zeros((1, 16, 8), np.float32)

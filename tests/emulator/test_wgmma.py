@@ -47,6 +47,19 @@ def test_every_width(columns):
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
+@pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("columns, depth", [(8, 16), (24, 64), (136, 32)])
+def test_transposed_operands(columns, depth, swizzle, turned):
+    """The elements of a k side by side, as ``layout.wgmma`` lays them out."""
+    a, b = integers((64, depth), 1), integers((columns, depth), 2)
+    c = integers((64, columns), 3, -99, 99, np.float32)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T + c
+    assert np.array_equal(multiply(a, b, c, swizzle, False, turned=turned), exact)
+    if not turned[0]:
+        assert np.array_equal(multiply(a, b, c, swizzle, True, turned=turned), exact)
+
+
 @pytest.mark.parametrize("in_registers", [True, False])
 def test_bfloat16(in_registers):
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -116,11 +129,11 @@ def test_nan_and_infinity_travel():
     [
         ONE.replace("m64n8k16", "m64n12k16"),
         ONE.replace("m64n8k16", "m64n8k8"),
-        ONE.replace("f32.f16.f16", "f16.f16.f16"),
+        ONE.replace("f32.f16.f16", "f16.bf16.bf16"),
         ONE.replace("f16.f16", "f16.bf16"),
         ONE.replace(".sync", ""),
         ONE.replace("1, 1, 0", "2, 1, 0"),
-        ONE.replace("1, 1, 0", "1, 1, 1"),
+        ONE.replace("1, 1, 0", "1, 1, 2"),
         "wgmma.fence.sync;",
         "@%q0 wgmma.commit_group.sync.aligned;",
         "@%q0 wgmma.wait_group.sync.aligned 0;",

@@ -204,6 +204,12 @@ def test_shared_memory_stays_as_it_is_until_the_wait(name, what, seed):
     launch(body + WAIT + CHANGES[name], arrays, block=128, seed=seed)
 
 
+def test_a_transposed_operand_stays_as_it_is_too():
+    begin = SET_UP + FENCE + ONE.replace("1, 1, 0", "1, 1, 1") + COMMIT
+    refused(PendingCopyRead, begin + CHANGES["written"] + WAIT, "k 0 of Descriptor.*changed")
+    run(begin + WAIT + CHANGES["written"])
+
+
 MEMORY = {
     "never written": (
         UninitializedRead,

@@ -90,3 +90,58 @@ def test_wmma_in_halves_and_bfloats():
         {"a": x, "b": y, "out": wide},
     )
     assert (wide == a.astype(np.float32) @ b.astype(np.float32)).all()
+
+
+def test_wmma_cuts_terms_off_as_mma_does():
+    """Three quarters of the last bit of 1: to nearest they would count."""
+    a, b = np.zeros((16, 16), np.float16), np.zeros((16, 16), np.float16)
+    a[:, 3], b[3] = 1.5 * 2.0**-12, 2.0**-12
+    A, B = ("{" + ", ".join(f"%r{i + first}" for i in range(8)) + "}" for first in (0, 8))
+    sums = "{" + ", ".join(f"%f{i}" for i in range(8)) + "}"
+    out = np.zeros((16, 16), np.float32)
+    launch(
+        "".join(f"mov.f32 %f{i}, 0f3F800000;\n" for i in range(8))
+        + f"""wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {A}, [%p0];
+wmma.load.b.sync.aligned.row.m16n16k16.global.f16 {B}, [%p1];
+wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {sums}, {A}, {B}, {sums};
+wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {sums};""",
+        {"a": a, "b": b, "out": out},
+    )
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("kind, dtype", [("s8", np.int8), ("u8", np.uint8)])
+@pytest.mark.parametrize(
+    "shape, a_registers, b_registers", [("m16n16k16", 2, 2), ("m32n8k16", 4, 1), ("m8n32k16", 1, 4)]
+)
+@pytest.mark.parametrize("layouts", ["row.col", "col.row"])
+def test_wmma_of_bytes_in_every_shape(shape, a_registers, b_registers, layouts, kind, dtype):
+    m, n, k = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}[shape]
+    random = np.random.default_rng(5)
+    a, b = (random.integers(0, 256, size).astype(np.uint8).view(dtype) for size in ((m, k), (k, n)))
+    c = random.integers(-999, 999, (m, n)).astype(np.int32)
+    c[0, 0] = 2**31 - 1
+    stored = [
+        np.ascontiguousarray(matrix if order == "row" else matrix.T)
+        for matrix, order in zip((a, b), layouts.split("."))
+    ]
+    A, B, C = (
+        "{" + ", ".join(f"%r{i + first}" for i in range(count)) + "}"
+        for first, count in ((0, a_registers), (8, b_registers), (16, 8))
+    )
+    exact = c + a.astype(np.int64) @ b.astype(np.int64)
+    for end, expected in (
+        ("", exact.astype(np.int32)),
+        (".satfinite", np.clip(exact, -(2**31), 2**31 - 1)),
+    ):
+        first, second = layouts.split(".")
+        out = np.zeros((m, n), np.int32)
+        launch(
+            f"""wmma.load.a.sync.aligned.{first}.{shape}.global.{kind} {A}, [%p0];
+wmma.load.b.sync.aligned.{second}.{shape}.global.{kind} {B}, [%p1];
+wmma.load.c.sync.aligned.row.{shape}.global.s32 {C}, [%p2];
+wmma.mma.sync.aligned.{layouts}.{shape}.s32.{kind}.{kind}.s32{end} {C}, {A}, {B}, {C};
+wmma.store.d.sync.aligned.row.{shape}.global.s32 [%p3], {C};""",
+            {"a": stored[0], "b": stored[1], "c": c, "out": out},
+        )
+        assert (out == expected).all()

@@ -37,6 +37,22 @@ def test_a_in_registers_is_that_of_mma_for_each_warp():
         assert wgmma.A_REGISTERS.coords(lane, element) == (row + lane // 32 * 16, col)
 
 
+@pytest.mark.parametrize(
+    "lane, element, expected",
+    [(0, 3, (0, 3)), (5, 4, (9, 4)), (6, 8, (1, 24)), (38, 13, (25, 25)), (127, 15, (63, 31))],
+)
+def test_a_of_bytes_is_that_of_the_figures(lane, element, expected):
+    """PTX ISA, fragments of mma.m16n8k32: 4 of k to a register, rows, then 16 of k on."""
+    assert wgmma.A_BYTES.coords(lane, element) == expected
+
+
+def test_a_row_of_bytes_lies_as_half_as_many_halves_do():
+    """So that k is contiguous in 32 bytes of either."""
+    pairs = wgmma.A_BYTES.col_of.reshape(128, 8, 2) // 2
+    assert (pairs == wgmma.A_REGISTERS.col_of[..., None]).all()
+    assert (wgmma.A_BYTES.row_of[:, ::2] == wgmma.A_REGISTERS.row_of).all()
+
+
 @pytest.mark.parametrize("columns", [0, 4, 12, 264])
 def test_columns_come_in_eights(columns):
     with pytest.raises(ValueError, match=f"columns={columns}"):
@@ -109,6 +125,54 @@ def test_core_matrices_without_a_swizzle_are_128_contiguous_bytes():
     addresses = wgmma.chunk_addresses(Descriptor(0x400, 128, 4096, 0), 16)
     assert addresses[:, 0].tolist() == [0x400 + 16 * row for row in range(16)]
     assert (addresses[:, 1] - addresses[:, 0] == 4096).all()
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("depth, panels", [(16, 1), (64, 2)])
+def test_a_transposed_tile_is_what_tensor_copies_of_its_panels_leave(swizzle, depth, panels):
+    width = swizzle // 2
+    matrix = np.random.default_rng(depth).integers(
+        0, 1 << 16, (depth, panels * width), dtype=np.uint16
+    )
+    box = TensorMap("uint16", matrix.shape, matrix.strides, (depth, width), swizzle)
+    tile, descriptors = wgmma.store_transposed_tile(matrix, swizzle)
+    data = matrix.view(np.uint8).reshape(-1)
+    left = [load_box(box, data, (0, panel * width), 0x2000) for panel in range(panels)]
+    assert np.array_equal(tile, np.concatenate(left))
+    assert [each.address for each in descriptors] == list(range(0, depth * swizzle, 16 * swizzle))
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("rows, depth", [(8, 16), (64, 32), (152, 16)])
+def test_descriptors_find_every_element_of_a_transposed_tile_once(swizzle, rows, depth):
+    matrix = np.arange(rows * depth, dtype=np.uint16).reshape(depth, rows)
+    tile, descriptors = wgmma.store_transposed_tile(matrix, swizzle)
+    seen = set()
+    for step, descriptor in enumerate(descriptors):
+        here = wgmma.decode(descriptor.encode())
+        addresses = wgmma.transposed_chunk_addresses(here, rows)
+        found = tile.reshape(-1, 16)[addresses // 16].view(np.uint16).reshape(16, rows)
+        assert np.array_equal(found, matrix[16 * step : 16 * step + 16])
+        seen |= set(addresses.ravel().tolist())
+    assert len(seen) == rows * depth // 8 and tile.size >= rows * depth * 2
+
+
+def test_transposed_core_matrices_are_those_of_the_isa():
+    """Eight k of eight rows are 128 bytes; stride_bytes leads to the next rows, leading_bytes to
+    the next k. With a swizzle stride_bytes does that, and leading_bytes leads to the next panel."""
+    plain = wgmma.transposed_chunk_addresses(Descriptor(0x400, 256, 4096, 0), 24)
+    assert plain[:8, 0].tolist() == [0x400 + 16 * k for k in range(8)]
+    assert (np.diff(plain, axis=1) == 256).all() and (plain[8:] - plain[:8] == 4096).all()
+    swizzled = wgmma.transposed_chunk_addresses(Descriptor(0, 2048, 4096, 32), 40)
+    # k 0 is not swizzled, nor is k 8
+    assert swizzled[0].tolist() == [0, 16, 4096, 4112, 8192]
+    assert swizzled[8, 0] == 2048 and swizzled[1, 0] == 32 and swizzled[4, 0] == 4 * 32 + 16
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 12)])
+def test_a_transposed_tile_is_made_of_whole_pieces_too(shape):
+    with pytest.raises(ValueError, match="must be"):
+        wgmma.store_transposed_tile(np.zeros(shape, np.uint16), 0)
 
 
 @pytest.mark.parametrize("shape", [(12, 16), (8, 24)])

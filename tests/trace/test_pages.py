@@ -3,6 +3,7 @@ record, or the run, sees another page."""
 
 import copy
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from numba_marlin.formats import small_floats
 from numba_marlin.quantizers import dequantize
 from numba_marlin.trace import compare, pages, perfetto
 from numba_marlin.trace.history import History
+from numba_marlin.trace.pages import fragments, sums
 from numba_marlin.trace.pages.choice import products
 from numba_marlin.trace.pages.unpack import places_of, word_of
 from numba_marlin.trace.record import KINDS, Trace
@@ -228,6 +230,34 @@ def test_nothing_is_drawn_of_registers_that_were_not_recorded():
         for cell in row
     ]
     assert set(cells) == {"?"}
+
+
+def test_wgmma_of_bytes_or_transposed_is_named_and_not_drawn():
+    ins = {"text": "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%r0, %r1, %r2, %r3}"}
+    assert fragments.warpgroup_product(None, None, None, 0, ins, []) is None
+    ins = {
+        "text": "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 ..., %rd1, %rd2, %p, 1, 1, 0, 1"
+    }
+    given = ["{%f0}", "%rd1", "%rd2", "%p", "1", "1", "0", "1"]
+    assert fragments.warpgroup_product(None, None, None, 0, ins, given) is None
+
+
+@pytest.mark.parametrize(
+    "types, value, said",
+    [("s32.u8.s8", np.int32(-7), "-7"), ("f32.f16.f16", np.float32(0.5), "0.5")],
+)
+def test_accumulators_are_shown_as_what_they_are(types, value, said):
+    step = SimpleNamespace(
+        instructions=[{"text": f"wgmma.mma_async.sync.aligned.m64n8k32.{types} {{%d0}}"}],
+        step_pc=np.zeros(1, int),
+    )
+    history = SimpleNamespace(
+        wait_of=lambda step: 5,
+        operands=lambda step: ["{%d0}"],
+        result=lambda name, wait: np.full(32, value.view(np.uint32)),
+    )
+    choice = SimpleNamespace(lane=3, words="warp 0")
+    assert sums.waits(step, history, choice, [0], ["%d0"]).rows[0][2:] == (said,)
 
 
 def test_wrong_choices_say_what_there_is():

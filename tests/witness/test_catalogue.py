@@ -22,6 +22,9 @@ QUICK = [
     "cp_async_bulk_s2g complete",
     "mma_m16n8k8_f32_f16 zeros",
     "wgmma_m64k16_f32_f16_ss n56 swizzle 64 integers",
+    "wgmma f16.e5m2.e5m2 n32 swizzle 32 bits",
+    "mma.m16n8k32.f32.e5m2.e4m3.f32 steps",
+    "mma.m16n8k64.s32.u4.s4.s32 bits",
 ]
 BLACKWELL = [
     "tcgen05_mma_mxf4nvf4_4x exact sums",
@@ -42,6 +45,30 @@ def told(each: Probe, results: dict, **more) -> tuple:
 
 def test_every_instruction_is_compared_or_has_no_value():
     assert set(catalogue.coverage()) == set(probe.instructions())
+
+
+@pytest.mark.parametrize("where", ["rs", "ss"])
+def test_transposed_matrices_give_the_same_products(where):
+    plain = PROBES[f"wgmma_m64k16_f32_f16_{where} n56 swizzle 64 integers"]
+    turned = PROBES[f"{plain.name} transposed"]
+    assert turned.text.count(", 1, 1, 1") and not plain.text.count(", 1, 1, 1")
+    found = [run_on_machine(each, each.buffers())["d"][:2] for each in (plain, turned)]
+    assert np.array_equal(*found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name",
+    [name for name, each in PROBES.items() if set(each.covers) - set(probe.instructions())],
+)
+def test_what_no_file_says_assembles(name):
+    each = PROBES[name]
+    assert probe.machine_code(each.text, each.target)[0].startswith(b"\x7fELF")
+
+
+def test_only_what_must_fail_covers_nothing():
+    """The report of experiment 05 tells them apart by it."""
+    assert all(bool(each.covers) != bool(each.refused) for each in PROBES.values())
 
 
 def test_names_are_unique():

@@ -20,7 +20,7 @@ from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.tensor import block_scales
 from numba_marlin.emulator.text.program import Immediate, Vector
 
-SHAPE = Kind((16, 8, 64), 8, "b32")
+SHAPE = Kind((16, 8, 64), 4)
 # types by (kind, scale vector size)
 SCALES = {
     ("mxf4nvf4", "4X"): ("ue4m3", "ue8m0"),
@@ -111,7 +111,7 @@ def multiply(ins, m, as_warps):
         total[:, SHAPE.c_places.reshape(-1)] = held(c, lanes).reshape(count, -1)
         left, right = (
             codes(a, lanes, SHAPE.a_places, (16, 64)),
-            codes(b, lanes, SHAPE.b_places, (64, 8)).swapaxes(1, 2),
+            codes(b, lanes, SHAPE.b_places, (8, 64)),
         )
         result = block_scales.multiply(
             left,

@@ -1,11 +1,18 @@
-"""mma.sync of the kinds that ``tensor`` leaves out: tf32, 8-bit integers, fp64. No kernel of this
-package needs them; other compilers' kernels do.
+"""mma.sync of the kinds that ``tensor`` leaves out: tf32, 8-bit floats, integers of 8, 4 and 1
+bits, fp64. No kernel of this package needs them; other compilers' kernels do.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1684
 and the sections after it.
 
-tf32 is fp32 whose low 13 bits are ignored; products are added in float64 and rounded once. Integers
-wrap, or saturate with .satfinite.
+tf32 is added as in ``tensor_sums``, integers as in ``integer_sums``, fp64 by NumPy. 8-bit floats go
+two ways, neither of them measured:
+
+- sm_89 has an instruction for them: 16 products at a time, cut off as in wgmma ("MMA-Sim", see
+  ``tensor_sums``).
+- sm_90 has none. ptxas (13.5, seen in its machine code) makes halves of the factors, multiplies
+  those at k % 4 in 0, 1 by one mma of halves with accumulators of 0, those at 2, 3 by a second one
+  that adds to the first, and adds the accumulators to that with an ordinary addition. It is so for
+  sm_100; sm_120, which has an instruction, is treated like them.
 """
 
 from __future__ import annotations
@@ -17,6 +24,9 @@ import numpy as np
 from numba_marlin.emulator.instructions import allow, operands, unsupported
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.state.small_floats import HALVES
+from numba_marlin.emulator.tensor.integer_sums import DTYPES, add_bits, add_integers
+from numba_marlin.emulator.tensor.tensor_sums import SMALL, Adder, add_products
 from numba_marlin.emulator.text.program import Vector
 
 GROUP, MEMBER = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4
@@ -24,12 +34,20 @@ GROUP, MEMBER = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """``shape`` (m, n, k); ``packed`` elements of A and B to a register; ``word`` the type of a
-    register of them."""
+    """``shape`` (m, n, k); ``bits`` of an element of A and B."""
 
     shape: tuple[int, int, int]
-    packed: int
-    word: str
+    bits: int
+
+    @property
+    def packed(self) -> int:
+        """Elements to a register."""
+        return max(1, 32 // self.bits)
+
+    @property
+    def word(self) -> str:
+        """The type of a register of them."""
+        return "f64" if self.bits == 64 else "b32"
 
     @property
     def a_places(self) -> np.ndarray:
@@ -43,11 +61,15 @@ class Kind:
 
     @property
     def b_places(self) -> np.ndarray:
-        """The same of B, row-major [k, n]."""
+        """The same of B's columns, [n, k]."""
         _, n, k = self.shape
         i = np.arange(n * k // WARP)
-        row = MEMBER * self.packed + i % self.packed + 4 * self.packed * (i // self.packed)
-        return row * n + GROUP
+        return (
+            GROUP * k
+            + MEMBER * self.packed
+            + i % self.packed
+            + 4 * self.packed * (i // self.packed)
+        )
 
     @property
     def c_places(self) -> np.ndarray:
@@ -56,43 +78,85 @@ class Kind:
         return (GROUP + 8 * (i // 2)) * n + MEMBER * 2 + i % 2
 
 
+SHAPES = {
+    "f64": ((8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16)),
+    "tf32": ((16, 8, 4), (16, 8, 8)),
+    **dict.fromkeys(SMALL, ((16, 8, 16), (16, 8, 32))),
+    **dict.fromkeys(DTYPES, ((8, 8, 16), (16, 8, 16), (16, 8, 32))),
+    **dict.fromkeys(("s4", "u4"), ((8, 8, 32), (16, 8, 32), (16, 8, 64))),
+    "b1": ((8, 8, 128), (16, 8, 128), (16, 8, 256)),
+}
+BITS = {"f64": 64, "tf32": 32, **dict.fromkeys((*SMALL, *DTYPES), 8), "s4": 4, "u4": 4, "b1": 1}
+FAMILIES = ({"f64"}, {"tf32"}, set(SMALL), set(DTYPES), {"s4", "u4"}, {"b1"})
+"""Types that may meet as A and B."""
 KINDS = {
-    **{("m16n8k8", kind): Kind((16, 8, 8), 1, "b32") for kind in ("tf32",)},
-    **{("m16n8k4", kind): Kind((16, 8, 4), 1, "b32") for kind in ("tf32",)},
-    **{("m16n8k32", kind): Kind((16, 8, 32), 4, "b32") for kind in ("s8", "u8")},
-    **{("m16n8k16", kind): Kind((16, 8, 16), 4, "b32") for kind in ("s8", "u8")},
-    ("m8n8k4", "f64"): Kind((8, 8, 4), 1, "f64"),
+    (f"m{m}n{n}k{k}", name): Kind((m, n, k), BITS[name])
+    for name, shapes in SHAPES.items()
+    for m, n, k in shapes
 }
 # of d and c
-TYPES = {"tf32": ("f32", "f32"), "s8": ("s32", "s32"), "u8": ("s32", "s32"), "f64": ("f64", "f64")}
+RESULTS = {
+    "f64": ("f64",),
+    "tf32": ("f32",),
+    **dict.fromkeys(SMALL, ("f32", "f16")),
+    **dict.fromkeys((*DTYPES, "s4", "u4", "b1"), ("s32",)),
+}
+WORDS = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "s32": np.int32}
 
 
 def find(ins) -> tuple | None:
-    """(Kind, type of A, type of B) if ``ins`` is one of these."""
-    types = [mod for mod in ins.modifiers if mod in (*TYPES, "f32", "s32")]
+    """(Kind, type of A, type of B, type of C and D) if ``ins`` is one of these."""
+    types = [mod for mod in ins.modifiers if mod in BITS or mod in WORDS]
     shape = next((mod for mod in ins.modifiers if mod[0] == "m" and "k" in mod), None)
     if (
         len(types) != 4
         or (shape, types[1]) not in KINDS
-        or (shape, types[2]) not in KINDS
-        or (types[0], types[3]) != TYPES[types[1]]
+        or not any({types[1], types[2]} <= family for family in FAMILIES)
+        or types[0] != types[3]
+        or types[0] not in RESULTS[types[1]]
     ):
         return None
-    return KINDS[shape, types[1]], types[1], types[2]
+    return KINDS[shape, types[1]], types[1], types[2], types[0]
 
 
-def decode(words: np.ndarray, kind: str, packed: int) -> np.ndarray:
-    """Registers [warps, lane, register] -> elements [warps, lane, element], as float64 or int64."""
-    if kind == "f64":
+def decode(words: np.ndarray, kind: str) -> np.ndarray:
+    """Registers [warps, lane, register] -> elements [warps, lane, element]: numbers of fp64 and
+    integers, bit patterns of the others."""
+    if kind in ("f64", "tf32"):
         return words
-    if kind == "tf32":
-        return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    return np.ascontiguousarray(words).view(np.int8 if kind == "s8" else np.uint8).astype(np.int64)
+    held = np.ascontiguousarray(words).view(np.uint8)
+    if BITS[kind] == 8:
+        return held.view(DTYPES.get(kind, np.uint8))
+    if kind == "b1":
+        return np.unpackbits(held, axis=-1, bitorder="little")
+    nibbles = np.stack([held & 15, held >> 4], axis=-1).reshape(*held.shape[:-1], -1)
+    return nibbles if kind == "u4" else ((nibbles ^ 8).astype(np.int8) - np.int8(8))
+
+
+def add_small_floats(kinds, left, right, c, adder: Adder) -> np.ndarray:
+    """c + left @ right.T of codes [many, rows, k] and [many, columns, k], as the module says."""
+    rows = left.shape[1]
+    if adder.small_floats is not None:
+        codes = [
+            each.astype(np.uint16) + np.uint16(SMALL[kind])
+            for each, kind in zip((left, right), kinds)
+        ]
+        return add_products("f8", np.concatenate(codes, axis=1), rows, c, adder.small_floats)
+    halves = [HALVES[kind][each] for each, kind in zip((left, right), kinds)]
+    factors = np.concatenate(halves, axis=1).reshape(len(left), -1, left.shape[2] // 4, 2, 2)
+    sums = np.zeros_like(c)
+    for pair in range(2):
+        part = np.ascontiguousarray(factors[:, :, :, pair]).reshape(*factors.shape[:2], -1)
+        sums = add_products("f16", part, rows, sums, adder)
+    total = c.astype(np.float64) + sums
+    if c.dtype == np.float16:
+        return numerics.half_bits(total).view(np.float16)
+    return numerics.narrow32(total)
 
 
 def multiply(ins, m, as_warps):
     """#warp-level-matrix-instructions-mma, the kinds above."""
-    kind, a_kind, b_kind = find(ins)
+    kind, a_kind, b_kind, out = find(ins)
     rows, cols, depth = kind.shape
     allow(
         ins,
@@ -101,14 +165,16 @@ def multiply(ins, m, as_warps):
         f"m{rows}n{cols}k{depth}",
         "row",
         "col",
-        a_kind,
-        b_kind,
-        *(("satfinite",) if a_kind in ("s8", "u8") else ()),
+        *(a_kind, b_kind, out),
+        *(("satfinite",) if out == "s32" and a_kind != "b1" else ()),
+        *(("and", "xor", "popc") if a_kind == "b1" else ()),
     )
     if "row" not in ins.modifiers or "col" not in ins.modifiers:
         raise unsupported(ins, "must be .row.col")
-    out = TYPES[a_kind][0]
-
+    operation = ins.modifiers[-2:]
+    if a_kind == "b1" and operation not in (("and", "popc"), ("xor", "popc")):
+        raise unsupported(ins, "must end in .and.popc or .xor.popc")
+    saturated, wide = "satfinite" in ins.modifiers, 2 if out == "f16" else 1
     given = operands(ins, 4)
 
     def registers(position, places, packed, word, bind):
@@ -118,10 +184,11 @@ def multiply(ins, m, as_warps):
             raise unsupported(ins, f"{len(items)} registers do not fit the shape")
         return [bind(ins, item, word) for item in items]
 
-    d = registers(0, kind.c_places, 1, out, m.destination)
+    sums = "b32" if out == "f16" else out
+    d = registers(0, kind.c_places, wide, sums, m.destination)
     a = registers(1, kind.a_places, kind.packed, kind.word, m.source)
     b = registers(2, kind.b_places, kind.packed, kind.word, m.source)
-    c = registers(3, kind.c_places, 1, out, m.source)
+    c = registers(3, kind.c_places, wide, sums, m.source)
 
     def matrix(sources, sel, count, places, shape, values):
         held = np.stack(
@@ -132,44 +199,41 @@ def multiply(ins, m, as_warps):
         result[:, places.reshape(-1)] = elements.reshape(count, -1)
         return result.reshape(count, *shape)
 
+    def product(left, right, before):
+        if a_kind == "f64":
+            return before + left @ right.swapaxes(1, 2)
+        if a_kind == "tf32":
+            return add_products(
+                "tf32", np.concatenate([left, right], axis=1), rows, before, m.adder
+            )
+        if a_kind in SMALL:
+            return add_small_floats((a_kind, b_kind), left, right, before, m.adder)
+        if a_kind == "b1":
+            return add_bits(left, right, before, operation[0])
+        return add_integers(left, right, before, saturated)
+
     def step(lanes):
         lanes.require_whole_warps(ins, "mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
         left = matrix(
-            a,
-            s,
-            count,
-            kind.a_places,
-            (rows, depth),
-            lambda words: decode(words, a_kind, kind.packed),
+            a, s, count, kind.a_places, (rows, depth), lambda words: decode(words, a_kind)
         )
         right = matrix(
-            b,
+            b, s, count, kind.b_places, (cols, depth), lambda words: decode(words, b_kind)
+        )
+        before = matrix(
+            c,
             s,
             count,
-            kind.b_places,
-            (depth, cols),
-            lambda words: decode(words, b_kind, kind.packed),
+            kind.c_places,
+            (rows, cols),
+            lambda words: np.ascontiguousarray(words).view(WORDS[out]),
         )
-        total = (
-            matrix(
-                c, s, count, kind.c_places, (rows, cols), lambda values: values.astype(left.dtype)
-            )
-            + left @ right
-        )
-        if out == "f32":
-            result = numerics.canonical32(total.astype(np.float32))
-        elif out == "s32":
-            limits = np.iinfo(np.int32)
-            result = (
-                (np.clip(total, limits.min, limits.max) if "satfinite" in ins.modifiers else total)
-                .astype(np.int64)
-                .astype(np.int32)
-            )
-        else:
-            result = total
-        held = result.reshape(count, -1)[:, kind.c_places.reshape(-1)].reshape(count, WARP, -1)
+        result = product(left, right, before).reshape(count, -1)[:, kind.c_places.reshape(-1)]
+        held = np.ascontiguousarray(result).reshape(count, WARP, -1)
+        if out == "f16":
+            held = held.view(np.uint32)
         for i, target in enumerate(d):
             target[s] = held[..., i]
 

@@ -2,9 +2,8 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
 
-Products of fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of
-the program's target adds them (``emulator.tensor.tensor_sums``). With an fp16 accumulator, which
-was not measured, the sum is made in float64 and rounded once. NaN is canonical.
+Products of fp16 (or bf16) are exact; they and an accumulator are added as a tensor core of the
+program's target adds them (``emulator.tensor.tensor_sums``). NaN is canonical.
 """
 
 from __future__ import annotations
@@ -20,16 +19,9 @@ from numba_marlin.emulator.instructions import (
     unsupported,
 )
 from numba_marlin.emulator.instructions.load_store import vector
-from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.tensor.tensor_sums import add_products
 from numba_marlin.layout import fragments
-
-# Bit patterns to float64; NumPy's own conversion of fp16 is the fastest way.
-DECODE = {
-    "f16": lambda bits: bits.view(np.float16).astype(np.float64),
-    "bf16": lambda bits: numerics.brain_values(bits).astype(np.float64),
-}
 
 
 def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
@@ -79,7 +71,7 @@ def mma(ins, m):
         raise unsupported(ins, "only m16n8k8 and m16n8k16, .row.col, are implemented")
     out, kind, b_kind, accumulator = types
     if (
-        kind not in DECODE
+        kind not in ("f16", "bf16")
         or b_kind != kind
         or out != accumulator
         or out not in ("f32", "f16")
@@ -116,26 +108,16 @@ def mma(ins, m):
             held_by(factors, s, count, np.uint32, index).view(np.uint16).reshape(count, -1, depth)
         )
         if packed:
-            start = DECODE["f16"](
-                held_by(c, s, count, np.uint32, PAIR_INDEX).view(np.uint16)
-            ).reshape(count, MMA_ROWS, MMA_COLUMNS)
-            left, right = (
-                DECODE[kind](np.ascontiguousarray(each.transpose(2, 1, 0)))
-                for each in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:])
-            )
-            total = start.transpose(1, 2, 0) + np.einsum("kmw,knw->mnw", left, right)
-            result, places = (
-                np.ascontiguousarray(numerics.half_bits(total).reshape(-1, count).T).view(
-                    np.uint32
-                ),
+            start, places = (
+                held_by(c, s, count, np.uint32, PAIR_INDEX).view(np.float16),
                 PAIR_BACK,
             )
         else:
-            start = held_by(c, s, count, np.float32, C_INDEX).reshape(count, MMA_ROWS, MMA_COLUMNS)
-            result, places = (
-                add_products(kind, bits, MMA_ROWS, start, adder).reshape(count, -1),
-                C_BACK,
-            )
+            start, places = held_by(c, s, count, np.float32, C_INDEX), C_BACK
+        start = start.reshape(count, MMA_ROWS, MMA_COLUMNS)
+        result = add_products(kind, bits, MMA_ROWS, start, adder).reshape(count, -1)
+        if packed:
+            result = result.view(np.uint32)
         back = result.take(places, axis=1).reshape(count, len(d), WARP)
         for i, target in enumerate(d):
             target[s] = back[:, i]

@@ -4,9 +4,10 @@ open).
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load
 and the sections on wmma.store and wmma.mma.
 
-fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here element pair p of a
-matrix (row-major, or column-major where the load says so) is register p // 32 of lane p % 32; where
-the ISA has more registers than that takes, the rest are copies.
+Products of 8-bit integers are summed exactly, those of fp16 and bf16, in fp32 or fp16, as in
+``tensor``; in fp32 if C or D is, which is an assumption where only one of them is.
+Here word p of a matrix (row-major, or column-major where the load says so) is register p // 32 of
+lane p % 32; where the ISA has more registers than that takes, the rest are copies.
 """
 
 from __future__ import annotations
@@ -15,13 +16,24 @@ import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
-from numba_marlin.emulator.instructions.tensor import DECODE, as_warps
-from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.instructions.tensor import as_warps
 from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.tensor.integer_sums import add_integers
+from numba_marlin.emulator.tensor.tensor_sums import add_products
 from numba_marlin.emulator.text.program import Immediate
 
 SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
 LAYOUTS = ("row", "col")
+# elements of a type in a register, and what they are held as
+ELEMENTS = {
+    "f32": (1, np.float32),
+    "s32": (1, np.int32),
+    "f16": (2, np.uint16),
+    "bf16": (2, np.uint16),
+    "s8": (4, np.int8),
+    "u8": (4, np.uint8),
+}
+REGISTERS = {"f32": "f32", "s32": "s32", "f16": "f16x2", "bf16": "bf16x2", "s8": "b32", "u8": "b32"}
 
 
 def shape_of(ins) -> tuple[int, int, int]:
@@ -37,25 +49,25 @@ def size_of(ins, which: str) -> tuple[int, int]:
 
 
 def fragment(ins, m, operand, kind: str, elements: int, bind):
-    """The registers of a fragment, ``bind`` (m.source or m.destination) each; kind f16, bf16 (two
-    elements each) or f32."""
-    wide = 1 if kind == "f32" else 2
+    """The registers of a fragment, ``bind`` (m.source or m.destination) each; kind of ELEMENTS."""
+    wide, _ = ELEMENTS[kind]
     needed = elements // WARP // wide
     if not needed or len(operand.items) % needed:
         raise unsupported(
             ins, f"{len(operand.items)} registers do not fit {elements} elements of {kind}"
         )
-    return [
-        bind(ins, item, "f32" if kind == "f32" else f"{kind}x2") for item in operand.items
-    ], needed
+    return [bind(ins, item, REGISTERS[kind]) for item in operand.items], needed
 
 
 def gathered(sources, needed: int, sel, count: int, kind: str) -> np.ndarray:
-    """[warps, elements] in the order they lie in memory: bit patterns, or float32."""
-    wide = 1 if kind == "f32" else 2
-    held = np.empty((count, needed, WARP, wide), np.float32 if kind == "f32" else np.uint16)
+    """[warps, elements] in the order they lie in memory: bit patterns of 16 bits, or numbers."""
+    wide, dtype = ELEMENTS[kind]
+    held = np.empty((count, needed, WARP, wide), dtype)
     for i, source in enumerate(sources[:needed]):
-        held[:, i] = np.reshape(source[sel], held[:, i].shape)
+        words = source[sel]
+        if wide == 4:
+            words = np.ascontiguousarray(np.broadcast_to(words, (count, WARP))).view(dtype)
+        held[:, i] = np.reshape(words, held[:, i].shape)
     return held.reshape(count, -1)
 
 
@@ -63,6 +75,8 @@ def scattered(targets, needed: int, sel, values: np.ndarray) -> None:
     """The inverse of ``gathered``; more registers than needed get copies."""
     count = len(values)
     parts = values.reshape(count, needed, WARP, -1)
+    if values.itemsize == 1:
+        parts = np.ascontiguousarray(parts).view(np.uint32)
     for i, target in enumerate(targets):
         target[sel] = parts[:, i % needed, :, 0] if parts.shape[-1] == 1 else parts[:, i % needed]
 
@@ -76,7 +90,7 @@ def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
     minor = cols if layout == ["row"] else rows
     at = m.address(ins, operands[0])
     stride = m.source(ins, operands[1] if len(operands) > 1 else Immediate(minor), "u32")
-    wide = 1 if nbytes == 4 else 2
+    wide = 4 // nbytes
     flat = (
         np.arange(rows * cols // WARP // wide)[:, None, None] * WARP + np.arange(WARP)[:, None]
     ) * wide + np.arange(wide)
@@ -95,11 +109,11 @@ def load(ins, m):
     """wmma.load.{a,b,c}.sync.aligned.layout.shape{.space}.type r, [p]{, stride}"""
     allow(ins, "a", "b", "c", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
     which, kind = ins.modifiers[0], ins.types[-1]
-    if kind not in (("f32", "f16") if which == "c" else ("f16", "bf16")):
+    if kind not in (("f32", "f16", "s32") if which == "c" else ("f16", "bf16", "s8", "u8")):
         raise unsupported(ins, f"type .{kind} is not implemented for matrix {which}")
     rows, cols = size_of(ins, which)
     targets, needed = fragment(ins, m, ins.operands[0], kind, rows * cols, m.destination)
-    size = 4 if kind == "f32" else 2
+    size = 4 // ELEMENTS[kind][0]
     where, layout = addresses(ins, m, ins.operands[1:], rows, cols, size)
     space, memory = space_of(ins), m.memory
 
@@ -114,7 +128,7 @@ def load(ins, m):
                     ..., 0
                 ]
         flat = stored_rows(values.reshape(len(values), -1), layout, rows, cols)
-        scattered(targets, needed, lanes.sel, flat.view(np.float32) if kind == "f32" else flat)
+        scattered(targets, needed, lanes.sel, flat.view(ELEMENTS[kind][1]))
 
     return step
 
@@ -135,11 +149,11 @@ def store(ins, m):
     """wmma.store.d.sync.aligned.layout.shape{.space}.type [p], r{, stride}"""
     allow(ins, "d", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
     kind = ins.types[-1]
-    if kind not in ("f32", "f16"):
+    if kind not in ("f32", "f16", "s32"):
         raise unsupported(ins, f"type .{kind} is not implemented")
     rows, cols = size_of(ins, "d")
     sources, needed = fragment(ins, m, ins.operands[1], kind, rows * cols, m.source)
-    size = 4 if kind == "f32" else 2
+    size = 4 // ELEMENTS[kind][0]
     where, layout = addresses(ins, m, (ins.operands[0], *ins.operands[2:]), rows, cols, size)
     space, memory = space_of(ins), m.memory
 
@@ -169,19 +183,22 @@ def store(ins, m):
 @instruction("wmma.mma")
 def multiply(ins, m):
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c: without
-    types of a and b they are fp16."""
-    allow(ins, "sync", "aligned", *LAYOUTS, *SHAPES)
+    types of a and b they are fp16. Integers may have .satfinite at the end."""
     rows, cols, depth = shape_of(ins)
     types = ins.types
     out, accumulator, kinds = types[0], types[-1], types[1:-1] or ["f16", "f16"]
+    whole = kinds in (["s8", "s8"], ["u8", "u8"])
+    allow(ins, "sync", "aligned", *LAYOUTS, *SHAPES, *(("satfinite",) if whole else ()))
     if (
         len(types) not in (2, 4)
-        or kinds not in (["f16", "f16"], ["bf16", "bf16"])
-        or {out, accumulator} - {"f32", "f16"}
+        or not whole
+        and kinds not in (["f16", "f16"], ["bf16", "bf16"])
+        or {out, accumulator} - ({"s32"} if whole else {"f32", "f16"})
         or kinds[0] == "bf16"
         and {out, accumulator} != {"f32"}
     ):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
+    saturated = "satfinite" in ins.modifiers
     kind = kinds[0]
     d, d_needed = fragment(ins, m, ins.operands[0], out, rows * cols, m.destination)
     a, a_needed = fragment(ins, m, ins.operands[1], kind, rows * depth, m.source)
@@ -192,17 +209,21 @@ def multiply(ins, m):
         lanes.require_whole_warps(ins, "wmma.mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
-        left = DECODE[kind](gathered(a, a_needed, s, count, kind)).reshape(count, rows, depth)
-        right = DECODE[kind](gathered(b, b_needed, s, count, kind)).reshape(count, depth, cols)
-        before = gathered(c, c_needed, s, count, accumulator)
-        total = (
-            before.astype(np.float64) if accumulator == "f32" else DECODE["f16"](before)
-        ).reshape(count, rows, cols) + left @ right
-        result = (
-            numerics.canonical32(total.astype(np.float32))
-            if out == "f32"
-            else numerics.half_bits(total)
-        )
-        scattered(d, d_needed, s, np.ascontiguousarray(result).reshape(count, -1))
+        left = gathered(a, a_needed, s, count, kind).reshape(count, rows, depth)
+        right = gathered(b, b_needed, s, count, kind).reshape(count, depth, cols)
+        before = gathered(c, c_needed, s, count, accumulator).reshape(count, rows, cols)
+        if whole:
+            result = add_integers(left, right.swapaxes(1, 2), before, saturated)
+            scattered(d, d_needed, s, result.reshape(count, -1))
+            return
+        if accumulator == "f16":
+            before = before.view(np.float16)
+        if out == "f32":
+            before = before.astype(np.float32)
+        factors = np.concatenate([left, right.swapaxes(1, 2)], axis=1)
+        result = add_products(kind, factors, rows, before, m.adder).reshape(count, -1)
+        if out == "f16":
+            result = result.astype(np.float16).view(np.uint16)
+        scattered(d, d_needed, s, result)
 
     return step

@@ -1,6 +1,7 @@
 """Tensor cores: how they add, and what is in flight in them.
 
-``tensor_sums`` is the rounding of mma and wgmma, ``block_scales`` that of block-scaled products.
+``tensor_sums`` is the rounding of mma and wgmma, ``integer_sums`` their sums of integers,
+``block_scales`` the rounding of block-scaled products; ``wgmma_forms`` says which types wgmma has.
 ``warpgroups``: wgmma, whose registers ``wgmma_registers`` guards. ``tensor_cores``: tcgen05, with
 ``tensor_memory``, ``scale_cells``, ``tensor_hazards`` (who may touch which columns when) and
 ``tensor_registers``.

@@ -6,7 +6,7 @@ the ISA allows. What it reads of shared memory must be readable, visible to the 
 and the same at both moments. The four warps of a warpgroup wait for each other at wgmma.wait_group
 and must have issued the same products.
 
-Products and accumulators are added as for mma: ``tensor_sums``.
+What a product is: ``wgmma_forms``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """
 
@@ -24,7 +24,8 @@ from numba_marlin.emulator.state.memory import Access, Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import RegisterFile
-from numba_marlin.emulator.tensor.tensor_sums import Adder, add_products
+from numba_marlin.emulator.tensor.tensor_sums import Adder
+from numba_marlin.emulator.tensor.wgmma_forms import Form
 from numba_marlin.emulator.tensor.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import wgmma
@@ -33,11 +34,27 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.ordering.races import HappensBefore
 
 
+@dataclass(frozen=True)
+class Operand:
+    """A matrix [rows, 32 bytes of k] in shared memory, of which ``ins`` has a descriptor."""
+
+    ins: Instruction
+    descriptor: int
+    rows: int
+    transposed: bool
+
+    def chunk_addresses(self, named: wgmma.Descriptor) -> np.ndarray:
+        """[row, chunk], or if it is transposed [k, chunk]."""
+        find = wgmma.transposed_chunk_addresses if self.transposed else wgmma.chunk_addresses
+        return find(named, self.rows)
+
+
 @dataclass(eq=False)
 class Shape:
-    """What a wgmma instruction says: register numbers of D [columns / 2] and A [4, or none: it is
-    in shared memory], and their rows in WgmmaRegisters; where elements of the matrices are in them;
-    ``kind`` of the factors; ``sign`` of the product.
+    """What a wgmma instruction says: register numbers of D and A [4, or none: it is in shared
+    memory], and their rows in WgmmaRegisters; where elements of D are in them; its types; whether
+    the product is subtracted, and a sum of integers saturated; whether A and B in shared memory are
+    MN-major.
     """
 
     ins: Instruction
@@ -48,12 +65,23 @@ class Shape:
     a_rows: np.ndarray
     d_places: np.ndarray
     d_back: np.ndarray
-    kind: str
-    sign: int
+    form: Form
+    negated: bool
+    saturated: bool
+    a_transposed: bool
+    b_transposed: bool
+
+    def operands(self, a: int | None, b: int) -> list[Operand]:
+        """What these descriptors name in shared memory."""
+        found = [Operand(self.ins, b, self.columns, self.b_transposed)]
+        if a is not None:
+            found.append(Operand(self.ins, a, wgmma.ROWS, self.a_transposed))
+        return found
 
     @property
     def accumulators(self) -> tuple:
-        return self.columns, tuple(self.d.tolist())
+        """Products that agree in it may add to the same registers one after the other."""
+        return self.columns, self.form.depth, self.form.d, tuple(self.d.tolist())
 
 
 @dataclass(frozen=True)
@@ -128,17 +156,9 @@ class Warpgroups:
             names = None if a is None else int(a[row, 0]), int(b[row, 0])
             place = warp // self.placement.warps_per_block, *names
             if place not in found:
-                found[place] = [
-                    self._bytes(shape, warp, name, rows)
-                    for name, rows in ((names[1], shape.columns), (names[0], wgmma.ROWS))
-                    if name is not None
-                ]
+                found[place] = [self._bytes(warp, each) for each in shape.operands(*names)]
             if self.races is not None:
-                parts = [
-                    self._chunks(shape, warp, name, rows).reshape(-1)
-                    for name, rows in ((names[1], shape.columns), (names[0], wgmma.ROWS))
-                    if name is not None
-                ]
+                parts = [self._chunks(warp, each).reshape(-1) for each in shape.operands(*names)]
                 self.races.product_issued(ins, warp, np.concatenate(parts) * CHUNK)
             self.open[warp].append(Product(shape, *names, bool(adds[row, 0]), found[place]))
         self.memory.progress += 1
@@ -226,83 +246,82 @@ class Warpgroups:
                 matrix = None
             shape = product.shape
             if not product.adds:
-                matrix = np.zeros((wgmma.ROWS, shape.columns), np.float32)
+                matrix = np.zeros((wgmma.ROWS, shape.columns), shape.form.accumulator)
             elif matrix is None:
-                matrix = self._read(first, shape.d).view(np.float32).reshape(-1)[shape.d_places]
+                matrix = self._read(first, shape.d, shape.form.accumulator)[shape.d_places]
             before = [
                 list(each)
                 for each in zip(
                     *{id(mine[number].found): mine[number].found for mine in taken}.values()
                 )
             ]
-            b = self._matrix(shape, first, product.b, shape.columns, before[0])
+            matrices = [
+                self._matrix(first, each, then)
+                for each, then in zip(shape.operands(product.a, product.b), before)
+            ]
+            b = matrices[0]
             a = (
-                self._matrix(shape, first, product.a, wgmma.ROWS, before[1])
+                matrices[1]
                 if product.a is not None
-                else self._registers_of_a(shape, first)
+                else self._read(first, shape.a, np.uint16)[self.a_places].view(np.uint8)
             )
-            if shape.sign < 0:
-                a = a ^ np.uint16(0x8000)
-            matrix = add_products(
-                shape.kind, np.concatenate([a, b])[None], wgmma.ROWS, matrix[None], self.adder
-            )[0]
+            matrix = shape.form.multiply(a, b, matrix, shape.negated, shape.saturated, self.adder)
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
         if shape is not None:
             self._write(first, shape, matrix)
             self.memory.progress += 1
 
-    def _read(self, first: int, numbers: np.ndarray) -> np.ndarray:
-        """Registers of a warpgroup: uint32 [register, warp, lane]."""
-        return np.ascontiguousarray(
+    def _read(self, first: int, numbers: np.ndarray, kind: type) -> np.ndarray:
+        """Registers of a warpgroup as elements of a type: [element, lane], flat."""
+        held = np.ascontiguousarray(
             self.registers.arrays[WIDTH][numbers, first : first + wgmma.WARPS]
         )
+        elements = held.view(kind).reshape(len(numbers), wgmma.WARPS * WARP, -1)
+        return np.ascontiguousarray(elements.swapaxes(1, 2)).reshape(-1)
 
     def _write(self, first: int, shape: Shape, matrix: np.ndarray) -> None:
-        held = matrix.reshape(-1)[shape.d_back].view(np.uint32)
-        self.registers.arrays[WIDTH][shape.d, first : first + wgmma.WARPS] = held.reshape(
-            -1, wgmma.WARPS, WARP
+        held = matrix.reshape(-1)[shape.d_back].reshape(len(shape.d), -1, wgmma.WARPS * WARP)
+        self.registers.arrays[WIDTH][shape.d, first : first + wgmma.WARPS] = (
+            np.ascontiguousarray(held.swapaxes(1, 2)).view(np.uint32).reshape(-1, wgmma.WARPS, WARP)
         )
 
-    def _registers_of_a(self, shape: Shape, first: int) -> np.ndarray:
-        # register, lane, half
-        held = self._read(first, shape.a).view(np.uint16).reshape(len(shape.a), -1, 2)
-        return np.ascontiguousarray(held.swapaxes(1, 2)).reshape(-1)[self.a_places]
-
-    def _matrix(
-        self, shape: Shape, warp: int, descriptor: int, rows: int, before: list[np.ndarray]
-    ) -> np.ndarray:
-        """A matrix in shared memory, uint16 [rows, 16]; it must be what it was ``before``."""
-        found = self._bytes(shape, warp, descriptor, rows)
+    def _matrix(self, warp: int, what: Operand, before: list[np.ndarray]) -> np.ndarray:
+        """A matrix in shared memory, uint8 [rows, 32]; it must be what it was ``before``."""
+        found = self._bytes(warp, what)
         for each in before:
             if not np.array_equal(found, each):
-                row = int(np.argmax((found != each).any(axis=(1, 2))))
-                named = wgmma.decode(descriptor)
+                line = int(np.argmax((found != each).any(axis=(1, 2))))
+                named = wgmma.decode(what.descriptor)
                 where = self.memory.shared.describe(
-                    int(wgmma.chunk_addresses(named, rows)[row, 0]) - self.memory.shared.base
+                    int(what.chunk_addresses(named)[line, 0]) - self.memory.shared.base
                 )
                 raise self._fault(
-                    f"row {row} of {named}, at {where}, changed between issue and wait",
-                    shape.ins,
+                    f"{'k' if what.transposed else 'row'} {line} of {named}, at {where}, changed"
+                    " between issue and wait",
+                    what.ins,
                     warp,
                     PendingCopyRead,
                 )
-        return found.view(np.uint16).reshape(rows, wgmma.DEPTH)
+        if what.transposed:
+            elements = found.view(np.uint16).reshape(wgmma.DEPTH, what.rows)
+            return np.ascontiguousarray(elements.T).view(np.uint8)
+        return found.view(np.uint8).reshape(what.rows, wgmma.DEPTH_BYTES)
 
-    def _bytes(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
-        """What a descriptor names: uint64 [rows, 2 chunks, 2]."""
-        return bytes_at(self.memory, self._chunks(shape, warp, descriptor, rows))
+    def _bytes(self, warp: int, what: Operand) -> np.ndarray:
+        """What a descriptor names: uint64 [row or k, chunk, 2]."""
+        return bytes_at(self.memory, self._chunks(warp, what))
 
-    def _chunks(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
-        """Where its 16-byte chunks are in the shared array, in chunks: int [rows, 2]. They may be
-        read through the asynchronous proxy."""
-        ins = shape.ins
+    def _chunks(self, warp: int, what: Operand) -> np.ndarray:
+        """Where its 16-byte chunks are in the shared array, in chunks: int [row or k, chunk]. They
+        may be read through the asynchronous proxy."""
+        ins = what.ins
         try:
-            named = wgmma.decode(descriptor)
+            named = wgmma.decode(what.descriptor)
         except ValueError as reason:
             raise self._fault(str(reason), ins, warp) from None
         if named.base_offset:
             raise self._fault(f"{named}: a base offset is not implemented", ins, warp)
-        addresses = wgmma.chunk_addresses(named, rows)
+        addresses = what.chunk_addresses(named)
         index = readable_chunks(
             self.memory,
             ins,

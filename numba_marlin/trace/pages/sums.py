@@ -152,6 +152,13 @@ def came_from(history: History, register: str, step: int, found: set[int]) -> in
     return None
 
 
+def accumulator(ins: dict, value: np.ndarray, lane: int) -> str:
+    """An accumulator of a product: an integer or a float32."""
+    if ".s32." in ins["text"]:
+        return str(int(value.view(np.int32)[lane]))
+    return f"{float(value.view(np.float32)[lane]):.5g}"
+
+
 def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None:
     found = products(history)
     if not found:
@@ -167,8 +174,7 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
     for step in line[:ROWS]:
         values = [history.result(name, step) for name in vector(history.operands(step)[0])]
         cells = tuple(
-            "?" if value is None else f"{float(value.view(np.float32)[choice.lane]):.5g}"
-            for value in values
+            "?" if value is None else accumulator(ins, value, choice.lane) for value in values
         )
         rows.append(
             (Cell(str(found.index(step)), tone="hot" if step == chosen else ""), str(step), *cells)
@@ -189,6 +195,7 @@ def waits(
     trace: Trace, history: History, choice: Choice, found: list[int], registers: list[str]
 ) -> Table:
     """List the accumulators of wgmma after each wait for products that add to them."""
+    ins = trace.instructions[int(trace.step_pc[found[0]])]
     rows = []
     taken = [
         (step, history.wait_of(step))
@@ -201,7 +208,7 @@ def waits(
             (
                 f"{found.index(max(step for step, at in taken if at == wait))}",
                 str(wait),
-                *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values),
+                *(accumulator(ins, value, choice.lane) for value in values),
             )
         )
     return Table(
