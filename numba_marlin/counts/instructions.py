@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from numba_marlin.emulator.text.program import Instruction, Vector
-from numba_marlin.layout import tcgen05
+from numba_marlin.layout import tcgen05, wgmma
 
 TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = (
     "tensor",
@@ -32,6 +32,10 @@ FLOAT, DOUBLE, HALF, SPECIAL, INTEGER, LOGIC, CONVERT, COMPARE, MOVE = (
     "move",
 )
 WARP, SYNC, CONTROL, TENSOR_MEMORY = "warp", "sync", "control", "tensor memory"
+
+_BYTE = "(e4m3|e5m2|s8|u8)"
+BYTES = re.compile(rf"mma\S*\.{_BYTE}\.{_BYTE}(?![0-9x])")
+"""A product of two 8-bit types."""
 
 _BY_ROOT = {
     **dict.fromkeys(("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma"), TENSOR),
@@ -181,8 +185,8 @@ def operand_bytes_of(ins: Instruction) -> float:
     share, and A unless it is in registers."""
     if ins.root != "wgmma.mma_async":
         return 0
-    m, n, k = shape_of(ins)
-    return (n * k + (0 if isinstance(ins.operands[1], Vector) else m * k)) * 2 / 4
+    m, n, _ = shape_of(ins)
+    return (n + (0 if isinstance(ins.operands[1], Vector) else m)) * wgmma.DEPTH_BYTES / wgmma.WARPS
 
 
 def flops_of_columns(ins: Instruction, columns: int) -> int:
@@ -196,9 +200,11 @@ def flops_of_columns(ins: Instruction, columns: int) -> int:
 
 def tensor_bits(texts) -> int:
     """Bits of a factor of tensor-core instructions, given as text: 4 or 8 of products with block
-    scales, by their kind, else 16."""
+    scales, by their kind, 8 of those of two 8-bit types, else 16."""
     kinds = " ".join(texts)
-    return 4 if ".kind::mxf4" in kinds else 8 if ".kind::mxf8f6f4" in kinds else 16
+    if ".kind::mxf4" in kinds:
+        return 4
+    return 8 if ".kind::mxf8f6f4" in kinds or BYTES.search(kinds) else 16
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, int]:

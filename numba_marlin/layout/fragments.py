@@ -6,6 +6,8 @@ evaluated for every lane and element:
 
 - ``mma.m16n8k16`` with .f16/.bf16 operands:
   https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
+- ``mma.m16n8k32`` with 8-bit operands:
+  https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832
 - ``ldmatrix``:
   https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix
 
@@ -178,6 +180,20 @@ MMA_M16N8K8_B = _evaluate(
     "mma.m16n8k8.B", (8, 8), 16, lambda group, thread, i: (2 * thread + i, group)
 )
 
+# 8-bit elements, four to a register, k contiguous.
+MMA_M16N8K32_A = _evaluate(
+    "mma.m16n8k32.A",
+    (16, 32),
+    8,
+    lambda group, thread, i: (group + 8 * (i // 4 % 2), 4 * thread + i % 4 + 16 * (i // 8)),
+)
+MMA_M16N8K32_B = _evaluate(
+    "mma.m16n8k32.B",
+    (32, 8),
+    8,
+    lambda group, thread, i: (4 * thread + i % 4 + 16 * (i // 4), group),
+)
+
 # 4-bit elements, eight to a register, k contiguous: of block-scaled products and of 4-bit integers.
 MMA_M16N8K64_A = _evaluate(
     "mma.m16n8k64.A",
@@ -218,6 +234,8 @@ FRAGMENTS = {
         MMA_M16N8K16_B,
         MMA_M16N8K8_A,
         MMA_M16N8K8_B,
+        MMA_M16N8K32_A,
+        MMA_M16N8K32_B,
         MMA_M16N8K64_A,
         MMA_M16N8K64_B,
         MMA_M16N8K16_C,

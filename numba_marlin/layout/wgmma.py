@@ -2,10 +2,11 @@
 the shared-memory tiles they describe.
 
 ``wgmma.mma_async.m64nNk16`` multiplies A [64, 16] by B [16, N] of 16-bit elements into D [64, N] of
-floats. Warp w of the warpgroup has rows 16w .. 16w+15 of A and D, in the registers that
-``mma.m16n8k16`` has them in, D repeated every 8 columns. A matrix in shared memory, B always and A
-if it is not in registers, is named by a 64-bit descriptor. Here its k is contiguous ("K-major"):
-"rows" are rows of A or columns of B, and the 16 elements of k of a row are two chunks of 16 bytes.
+32-bit ones, ``m64nNk32`` A [64, 32] by B [32, N] of 8-bit elements. Warp w of the warpgroup has
+rows 16w .. 16w+15 of A and D, in the registers that ``mma.m16n8k16`` (``m16n8k32``) has them in, D
+repeated every 8 columns. A matrix in shared memory, B always and A if it is not in registers, is
+named by a 64-bit descriptor. Here its k is contiguous ("K-major"): "rows" are rows of A or columns
+of B, and the 32 bytes of k of a row are two chunks of 16 bytes.
 
 - Swizzle 128, 64 or 32: rows lie ``swizzle`` bytes apart within groups of eight, groups
   ``stride_bytes`` apart, and bits 4.. of the shared address are XORed with bits 7.. of it
@@ -26,14 +27,21 @@ from functools import cache
 
 import numpy as np
 
-from numba_marlin.layout.fragments import LANES, MMA_M16N8K16_A, MMA_M16N8K16_C, Fragment
+from numba_marlin.layout.fragments import (
+    LANES,
+    MMA_M16N8K16_A,
+    MMA_M16N8K16_C,
+    MMA_M16N8K32_A,
+    Fragment,
+)
 from numba_marlin.layout.tensor_map import CHUNK_BYTES, SWIZZLES, swizzled
 
 WARPS = 4
 ROWS, DEPTH = 64, 16
+DEPTH_BYTES = 32  # of a row of k, whatever its type
 COLUMNS = range(8, 257, 8)
 CORE_ROWS = 8
-CHUNKS = DEPTH * 2 // CHUNK_BYTES  # of a row of k
+CHUNKS = DEPTH_BYTES // CHUNK_BYTES  # of a row of k
 ADDRESS_BITS = 18
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # swizzle -> the two upper bits
 _UNUSED = ~(0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 7 << 49 | 3 << 62) & (1 << 64) - 1
@@ -60,6 +68,10 @@ def _over_warps(name, cols, bits, row_of, col_of):
 
 A_REGISTERS = _over_warps("wgmma.m64k16.A", DEPTH, 16, MMA_M16N8K16_A.row_of, MMA_M16N8K16_A.col_of)
 """A [64, 16] in registers, four a lane."""
+A_BYTES = _over_warps(
+    "wgmma.m64k32.A", DEPTH_BYTES, 8, MMA_M16N8K32_A.row_of, MMA_M16N8K32_A.col_of
+)
+"""A [64, 32] of 8-bit elements in registers, four a lane."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,7 @@ def chunk_addresses(descriptor: Descriptor, rows: int) -> np.ndarray:
 
 def store_tile(matrix: np.ndarray, swizzle: int) -> tuple[np.ndarray, list[Descriptor]]:
     """Lay out a matrix [rows, k] of 16-bit elements, k a multiple of 16, rows of 8, as descriptors
-    can name it.
+    can name it. 8-bit elements go in pairs, ``matrix.view(np.uint16)``.
 
     -> (bytes of the tile, a descriptor for every 16 of k), for a tile at shared address 0; add the
     tile's address, a multiple of 8 * swizzle (or 16), to those of the descriptors. With a swizzle,

@@ -32,6 +32,7 @@ QUIET = {
     "wgmma_commit_group": "closes a group",
     "wgmma_wait_group": "waits",
     "wgmma_wait_group_f32": "waits",
+    "wgmma_wait_group_i32": "waits",
     "cp_async_commit_group": "closes a group",
     "cp_async_wait_group": "waits",
     "cp_async_wait_all": "waits",

@@ -1,5 +1,5 @@
-"""Probes of mma and wgmma: every set of ``matrices``, results in full, so that a model of the
-addition can be fitted to them; and many lanes at once.
+"""Probes of mma and wgmma: every set of ``matrices`` and ``small_matrices``, results in full, so
+that a model of the addition can be fitted to them; and many lanes at once.
 
 Also every width of wgmma with every swizzle, on small integers: fragment maps and descriptors.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.layout import fragments, wgmma
-from numba_marlin.witness import matrices
+from numba_marlin.witness import matrices, small_matrices
 from numba_marlin.witness.probe import Probe, Result, Snippets, frame
 
 MMA = {
@@ -22,6 +22,12 @@ WGMMA = {
     ("f16", False): "wgmma_m64k16_f32_f16_ss",
     ("bf16", True): "wgmma_m64k16_f32_bf16_rs",
     ("bf16", False): "wgmma_m64k16_f32_bf16_ss",
+}
+BYTES = {
+    ("u8.s8", True): "wgmma_m64k32_s32_u8_s8_rs",
+    ("u8.s8", False): "wgmma_m64k32_s32_u8_s8_ss",
+    ("e4m3.e4m3", True): "wgmma_m64k32_f32_e4m3_e4m3_rs",
+    ("e4m3.e4m3", False): "wgmma_m64k32_f32_e4m3_e4m3_ss",
 }
 PRODUCTS, MANY, MANY_WIDE = 512, 1 << 15, 1 << 13
 BLOCK = 128
@@ -86,10 +92,17 @@ def wgmma_operands(
 ) -> dict[str, np.ndarray]:
     """image: shared memory of every block; a: registers [count, 128, 4]; c: accumulators [count,
     128, columns / 2]."""
-    a, b, c = matrices.draw(which, kind, count, 64, columns, f"wgmma{columns}")
+    if "." in kind:
+        a, b, c = small_matrices.draw(
+            which, tuple(kind.split(".")), count, 64, columns, f"wgmma{columns}"
+        )
+        a, b = a.view(np.uint16), b.view(np.uint16)
+    else:
+        a, b, c = matrices.draw(which, kind, count, 64, columns, f"wgmma{columns}")
+        b = np.ascontiguousarray(b.swapaxes(1, 2))
     tiles = []
     for number in range(count):
-        tile, _ = wgmma.store_tile(np.ascontiguousarray(b[number].T), swizzle)
+        tile, _ = wgmma.store_tile(b[number], swizzle)
         parts = [tile, np.zeros(-tile.size % 1024, np.uint8)]
         if not in_registers:
             parts.append(wgmma.store_tile(a[number], swizzle)[0])
@@ -120,10 +133,13 @@ def wide(
 ) -> Probe:
     """One wgmma a warpgroup, a warpgroup a block."""
     snippets, half = Snippets(), columns // 2
+    name = (WGMMA | BYTES)[kind, in_registers]
+    sums = "i32" if "s32" in name else "f32"
     sample = wgmma_operands(which, kind, in_registers, columns, swizzle, 1)["image"].shape[1]
     a_at = -(-wgmma.store_tile(np.zeros((columns, 16), np.uint16), swizzle)[0].size // 1024) * 1024
     d, a = [f"%d{i}" for i in range(half)], [f"%a{i}" for i in range(4)]
-    registers = f".reg .f32 %d<{half}>;\n.reg .b32 %a<4>;\n"
+    sort = "f32" if sums == "f32" else "b32"
+    registers = f".reg .{sort} %d<{half}>;\n.reg .b32 %a<4>;\n"
     body = (
         f"""mad.wide.u32 %rd0, %c, {sample}, %p0; mov.u32 %r0, %t;
 FILL: mad.wide.u32 %rd1, %r0, 16, %rd0; mad.lo.u32 %r1, %r0, 16, %s; \
@@ -134,7 +150,7 @@ mad.wide.u32 %rd2, %g, 16, %p1; mad.wide.u32 %rd3, %g, {4 * half}, %p2; \
 mad.wide.u32 %rd4, %g, {4 * half}, %p3;
 """
         + "".join(f"ld.global.b32 %a{i}, [%rd2 + {4 * i}];\n" for i in range(4))
-        + "".join(f"ld.global.f32 %d{i}, [%rd3 + {4 * i}];\n" for i in range(half))
+        + "".join(f"ld.global.{sort} %d{i}, [%rd3 + {4 * i}];\n" for i in range(half))
     )
     body += (
         "cvt.u64.u32 %rd5, %s; shr.u64 %rd5, %rd5, 4; add.u64 %rd6, %rd5,"
@@ -142,13 +158,11 @@ mad.wide.u32 %rd4, %g, {4 * half}, %p3;
         f" {descriptors(64, swizzle) + (a_at >> 4):#x};\n"
     )
     body += f"mov.u32 %r6, {int(adds)};\n" + snippets.put("wgmma_fence")
-    body += snippets.put(
-        WGMMA[kind, in_registers], d, a if in_registers else "%rd7", "%rd6", "%r6", n=columns
-    )
+    body += snippets.put(name, d, a if in_registers else "%rd7", "%rd6", "%r6", n=columns)
     body += (
         snippets.put("wgmma_commit_group")
-        + snippets.put("wgmma_wait_group_f32", d, n=0, width=half)
-        + "".join(f"st.global.f32 [%rd4 + {4 * i}], %d{i};\n" for i in range(half))
+        + snippets.put(f"wgmma_wait_group_{sums}", d, n=0, width=half)
+        + "".join(f"st.global.{sort} [%rd4 + {4 * i}], %d{i};\n" for i in range(half))
     )
 
     def buffers():
@@ -157,14 +171,13 @@ mad.wide.u32 %rd4, %g, {4 * half}, %p3;
             "d": np.zeros((count, 128, half), np.uint32),
         }
 
-    name = WGMMA[kind, in_registers]
     label = f"{name} n{columns} swizzle {swizzle} {which}" + ("" if adds else " replaced")
     return Probe(
         label,
         (name,),
         frame(body, BLOCK, 4, registers=registers),
         buffers,
-        {"d": Result("float32")},
+        {"d": Result("float32" if sums == "f32" else None)},
         count,
         BLOCK,
         count * BLOCK,
@@ -190,6 +203,19 @@ def shapes():
     yield wide("integers", "f16", True, 64, 128, 2, adds=False)
 
 
+def of_bytes():
+    """8-bit factors: every set, every swizzle, every width that they have."""
+    for kind, in_registers in BYTES:
+        sets = small_matrices.SETS if kind[0] == "e" else small_matrices.INTEGER_SETS
+        for which in sets if in_registers else sets[:3]:
+            yield wide(which, kind, in_registers, COLUMNS, 32, WIDE)
+        for swizzle in (0, 64) if in_registers else (0, 64, 128):
+            yield wide("integers", kind, in_registers, 48, swizzle, 4)
+    for columns in wgmma.COLUMNS:
+        odd = columns % 16 and columns > 24
+        yield wide("integers", "e4m3.e4m3" if odd else "u8.s8", True, columns, 128, 2)
+
+
 def probes() -> list[Probe]:
     found = [mma(name, which, PRODUCTS) for name in MMA for which in matrices.SETS]
     found += [mma(name, "spread", MANY) for name in MMA]
@@ -200,4 +226,4 @@ def probes() -> list[Probe]:
         for which in matrices.SETS
         if in_registers or which in ("normal", "cancel")
     ]
-    return found + list(shapes())
+    return found + list(shapes()) + list(of_bytes())

@@ -15,7 +15,13 @@ from numba_marlin.witness.probe import Probe, Result, Snippets, frame, instructi
 LANES, BLOCK = 1 << 20, 256
 DTYPES = {"u16": np.uint16, "u32": np.uint32, "i32": np.uint32, "f32": np.uint32, "u64": np.uint64}
 VARIANTS, VARIANT_LANES = 256, 1 << 12
-WIDTHS = {"keep_f32": {"width": 3}, "keep_u32": {"width": 2}, "zero_f32": {"width": 5}}
+WIDTHS = {
+    "keep_f32": {"width": 3},
+    "keep_u32": {"width": 2},
+    "keep_i32": {"width": 4},
+    "zero_f32": {"width": 5},
+    "zero_i32": {"width": 3},
+}
 PLAIN = (
     "add_f16x2",
     "sub_f16x2",

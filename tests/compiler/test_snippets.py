@@ -61,6 +61,7 @@ def make(lang, config):
     stores = {
         "u16": "ptx.st_global_b16(address, {})",
         "u32": "ptx.st_global_b32(address, {})",
+        "i32": "ptx.st_global_b32(address, uint32({}))",
         "f32": "ptx.st_global_v2_f32(address, ({0}, {0}))",
         "u64": "ptx.st_global_b32(address, uint32({}))",
     }

@@ -93,6 +93,10 @@ def test_bits_of_a_factor_follow_from_the_kind_of_the_product():
         "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale": 4,
         "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale": 8,
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": 16,
+        "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%r1}": 8,
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e5m2 {%f1}": 8,
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 8,
+        "cvt.rn.satfinite.e4m3x2.f32": 16,
     }
     assert {text: tensor_bits(["mov.b32", text]) for text in kinds} == kinds
     assert tensor_bits([]) == 16

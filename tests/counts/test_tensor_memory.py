@@ -29,11 +29,14 @@ def test_a_kernel_of_tcgen05_moves_what_its_tiles_hold():
     }
 
 
-@pytest.mark.parametrize("registers, left", [(0, 64 * 16), (4, 0)])
-def test_wgmma_reads_b_and_perhaps_a_from_shared_memory(registers, left):
+@pytest.mark.parametrize(
+    "depth, types", [(16, "f32.f16.f16"), (32, "s32.u8.s8"), (8, "f32.tf32.tf32")]
+)
+@pytest.mark.parametrize("registers, left", [(0, 64 * 32), (4, 0)])
+def test_wgmma_reads_b_and_perhaps_a_from_shared_memory(registers, left, depth, types):
     """Once for the four warps of a warpgroup."""
     a = Vector((None,) * registers) if registers else None
     name = "wgmma.mma_async"
-    shape = ("sync", "aligned", "m64n128k16", "f32", "f16", "f16")
+    shape = ("sync", "aligned", f"m64n128k{depth}", *types.split("."))
     found = operand_bytes_of(Instruction(0, 1, "", name, name, shape, (None, a, None)))
-    assert 4 * found == 2 * (128 * 16 + left)
+    assert 4 * found == 128 * 32 + left

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from numba_marlin.emulator.tensor.tensor_sums import add_products
+from numba_marlin.formats.small_floats import decode
 from tests.emulator.ptx_cases import compute, words
 
 
@@ -90,6 +91,11 @@ def round32(exact: Fraction, mode: str) -> float:
         }
         return sign * overflow[mode]
     return sign * float(value)
+
+
+def small_values(kind):
+    """What each code of an 8-bit float is worth, float64 [256]."""
+    return decode(np.arange(256, dtype=np.uint8), kind).astype(np.float64)
 
 
 ALL = np.arange(1 << 16, dtype=np.uint16)

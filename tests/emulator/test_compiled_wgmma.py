@@ -19,10 +19,12 @@ DEPTH = 64  # of a stage: 128 bytes
 
 @dataclass(frozen=True)
 class Config:
-    """columns: of b; pipelined: a product is in flight while the next registers are loaded."""
+    """columns: of b; pipelined: a product is in flight while the next registers are loaded;
+    whole: unsigned by signed bytes and sums of 32 bits, else fp16."""
 
     columns: int
     pipelined: bool = False
+    whole: bool = False
 
 
 def make(lang, config):
@@ -31,15 +33,13 @@ def make(lang, config):
     columns, half, pipelined = config.columns, config.columns // 2, config.pipelined
     tile_bytes = columns * 128
     stride = wgmma.Descriptor(0, 1024).encode()
-    zero, multiply, keep = (
-        ptx.zero_f32(width=half),
-        ptx.wgmma_m64k16_f32_f16_rs(n=columns),
-        ptx.keep_u32(width=4),
+    zeros, product, wait = (
+        (ptx.zero_i32, ptx.wgmma_m64k32_s32_u8_s8_rs, ptx.wgmma_wait_group_i32)
+        if config.whole
+        else (ptx.zero_f32, ptx.wgmma_m64k16_f32_f16_rs, ptx.wgmma_wait_group_f32)
     )
-    wait_all, wait_but_one = (
-        ptx.wgmma_wait_group_f32(n=0, width=half),
-        ptx.wgmma_wait_group_f32(n=1, width=half),
-    )
+    zero, multiply, keep = zeros(width=half), product(n=columns), ptx.keep_u32(width=4)
+    wait_all, wait_but_one = wait(n=0, width=half), wait(n=1, width=half)
 
     @lang.device
     def wait_for(barrier, parity):
@@ -92,7 +92,14 @@ def make(lang, config):
         store(acc, out + uint64(thread) * uint64(4 * half))
 
     def storing(width, offset):
-        if width == 4:
+        if width == 4 and config.whole:
+
+            @lang.device
+            def put(values, address):
+                words = uint32(values[0]), uint32(values[1]), uint32(values[2]), uint32(values[3])
+                ptx.st_global_v4_b32(address + uint64(offset), words)
+
+        elif width == 4:
 
             @lang.device
             def put(values, address):
@@ -125,14 +132,15 @@ KERNEL = KernelDefinition(
 )
 
 
-def run(compiled, a, b, seed=None):
+def run(compiled, a, b, sums, seed=None):
+    """a, b: rows as 16-bit elements; sums: their type."""
     columns, stages = b.shape[0], b.shape[1] // DEPTH
     fragment = wgmma.accumulator(columns)
     # step, lane, element
     held = np.ascontiguousarray(
         wgmma.A_REGISTERS.gather(a.view(np.uint16).reshape(64, -1, 16).swapaxes(0, 1))
     )
-    out = np.full((128, columns // 2), np.nan, np.float32)
+    out = np.full((128, columns // 2), -1, sums)
     machine = Machine(compiled.ptx)
     buffers = [
         machine.memory.buffer(array, name).address
@@ -153,6 +161,7 @@ def run(compiled, a, b, seed=None):
     [
         Config(8),
         Config(64, True),
+        pytest.param(Config(16, True, whole=True), marks=pytest.mark.thorough),
         pytest.param(Config(128), marks=pytest.mark.thorough),
         pytest.param(Config(256, True), marks=pytest.mark.thorough),
     ],
@@ -160,11 +169,19 @@ def run(compiled, a, b, seed=None):
 )
 def test_a_compiled_kernel_multiplies(config):
     generator = np.random.default_rng(config.columns)
-    a, b = (
-        generator.integers(-8, 9, (rows, 2 * DEPTH)).astype(np.float16)
-        for rows in (64, config.columns)
-    )
-    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    if config.whole:
+        a, b = (
+            generator.integers(0, 256, (rows, 4 * DEPTH)).astype(np.uint8)
+            for rows in (64, config.columns)
+        )
+        expected = a.astype(np.int64) @ b.view(np.int8).astype(np.int64).T
+        a, b, sums = a.view(np.uint16), b.view(np.float16), np.int32
+    else:
+        a, b = (
+            generator.integers(-8, 9, (rows, 2 * DEPTH)).astype(np.float16)
+            for rows in (64, config.columns)
+        )
+        expected, sums = a.astype(np.float64) @ b.astype(np.float64).T, np.float32
     results = []
     for compiler in COMPILERS:
         if compiler == "numba-cuda-mlir":
@@ -172,5 +189,5 @@ def test_a_compiled_kernel_multiplies(config):
         compiled = build(KERNEL, config, target="sm_90a", compiler=compiler)
         assert gates.broken_promises(compiled) == []
         assert gates.opcode_count(compiled, "wgmma.mma_async") % 4 == 0
-        results += [run(compiled, a, b, seed) for seed in (None, 1)]
+        results += [run(compiled, a, b, sums, seed) for seed in (None, 1)]
     assert all(np.array_equal(result, expected) for result in results)

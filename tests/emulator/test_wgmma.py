@@ -116,7 +116,7 @@ def test_nan_and_infinity_travel():
     [
         ONE.replace("m64n8k16", "m64n12k16"),
         ONE.replace("m64n8k16", "m64n8k8"),
-        ONE.replace("f32.f16.f16", "f16.f16.f16"),
+        ONE.replace("f32.f16.f16", "f16.bf16.bf16"),
         ONE.replace("f16.f16", "f16.bf16"),
         ONE.replace(".sync", ""),
         ONE.replace("1, 1, 0", "2, 1, 0"),

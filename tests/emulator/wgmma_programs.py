@@ -30,23 +30,41 @@ PRODUCTS = {
     ("f16", False): "wgmma_m64k16_f32_f16_ss",
     ("bf16", True): "wgmma_m64k16_f32_bf16_rs",
     ("bf16", False): "wgmma_m64k16_f32_bf16_ss",
+    ("u8_s8", True): "wgmma_m64k32_s32_u8_s8_rs",
+    ("u8_s8", False): "wgmma_m64k32_s32_u8_s8_ss",
+    ("e4m3_e4m3", True): "wgmma_m64k32_f32_e4m3_e4m3_rs",
+    ("e4m3_e4m3", False): "wgmma_m64k32_f32_e4m3_e4m3_ss",
 }
+WAITS = {"f32": "wgmma_wait_group_f32", "b32": "wgmma_wait_group_i32"}
+DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "b1": 256}  # of the others 32
 
 
 def product(columns, a, b_desc, adds="%adds", kind="f16", d=None):
-    """One wgmma; a: registers, or a descriptor."""
+    """One wgmma; a: registers, or a descriptor; kind: of PRODUCTS, or the types of an instruction
+    that ptx/ does not have."""
     in_registers = isinstance(a, list)
     first = tuple(a) if in_registers else "%rd41"
-    text = snippet(
-        PRODUCTS[kind, in_registers],
-        tuple(d or names("d", columns // 2)),
-        first,
-        "%rd40",
-        adds,
-        n=columns,
-    )
+    d = tuple(d or names("d", columns // 2))
+    if (kind, in_registers) in PRODUCTS:
+        text = snippet(PRODUCTS[kind, in_registers], d, first, "%rd40", adds, n=columns)
+    else:
+        text = written_out(kind, columns, d, first, adds)
     return (
         f"mov.u64 %rd40, {b_desc:#x};" + ("" if in_registers else f"mov.u64 %rd41, {a:#x};") + text
+    )
+
+
+def written_out(types, columns, d, a, adds):
+    """wgmma of ``types``, with a predicate of its own."""
+    factor = types.split(".")[-1 if "b1" not in types else 1]
+    tail = "" if "s32" in types else ", 1, 1"
+    if DEPTHS.get(factor) == 16:
+        tail += ", 0" if isinstance(a, tuple) else ", 0, 0"
+    left = f"{{{', '.join(a)}}}" if isinstance(a, tuple) else a
+    return (
+        f"setp.ne.b32 %q13, {adds}, 0;\n"
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k{DEPTHS.get(factor, 32)}.{types}"
+        f" {{{', '.join(d)}}}, {left}, %rd40, %q13{tail};\n"
     )
 
 
@@ -64,8 +82,8 @@ def multiply(
     a, b, c, swizzle, in_registers, kind="f16", seed=None, signs="1, 1", adds=True, warpgroups=1
 ):
     """D = a [64w, k] @ b [n, k].T + c [64w, n], the way a kernel would: b and, unless in_registers,
-    a in shared memory."""
-    columns, depth = b.shape
+    a in shared memory. D like c; a and b of any type, as bytes of rows."""
+    columns, depth = len(b), b.view(np.uint16).shape[1]
     tile, b_descs = wgmma.store_tile(b.view(np.uint16), swizzle)
     start = SHARED_BASE + -SHARED_BASE % 1024
     b_descs = [
@@ -89,18 +107,20 @@ def multiply(
     # group, lane, step, register
     held_a = np.ascontiguousarray(held_a.swapaxes(1, 2)).view(np.uint32)
     held_c = np.ascontiguousarray(fragment.gather(c.reshape(-1, 64, columns)))
-    out = np.full_like(held_c, np.nan)
-    half = columns // 2
+    out = np.full_like(held_c, -1)
+    # registers of D
+    half = columns // 2 * c.itemsize // 4
+    sort = "f32" if c.dtype == np.float32 else "b32"
     text = (
         FILL.format(size=image.size, chunks=image.size // 16)
-        + f".reg .f32 %d<{half}>; .reg .b32 %a<{4 * steps}>, %adds;\n"
+        + f".reg .{sort} %d<{half}>; .reg .b32 %a<{4 * steps}>, %adds;\n"
     )
     text += (
         f"mov.u32 %adds, {int(adds)}; mad.wide.u32 %rd1, %t, {16 * steps}, %p1; mad.wide.u32 %rd2,"
         f" %t, {4 * half}, %p2; mad.wide.u32 %rd3, %t, {4 * half}, %p3;\n"
     )
     text += "".join(f"ld.global.b32 %a{i}, [%rd1 + {4 * i}];\n" for i in range(4 * steps))
-    text += "".join(f"ld.global.f32 %d{i}, [%rd2 + {4 * i}];\n" for i in range(half))
+    text += "".join(f"ld.global.{sort} %d{i}, [%rd2 + {4 * i}];\n" for i in range(half))
     text += FENCE
     for step in range(steps):
         text += product(
@@ -108,14 +128,15 @@ def multiply(
             [f"%a{4 * step + i}" for i in range(4)] if in_registers else a_descs[step],
             b_descs[step],
             kind=kind,
+            d=names("d", half),
         )
         text += "mov.u32 %adds, 1;\n"
     text = (
-        text.replace(", 1, 1, 0", f", {signs}, 0")
+        text.replace(", 1, 1, 0", f", {signs}, 0").replace(", 1, 1;", f", {signs};")
         + COMMIT
-        + snippet("wgmma_wait_group_f32", tuple(names("d", half)), n=0, width=half)
+        + snippet(WAITS[sort], tuple(names("d", half)), n=0, width=half)
     )
-    text += "".join(f"st.global.f32 [%rd3 + {4 * i}], %d{i};\n" for i in range(half))
+    text += "".join(f"st.global.{sort} [%rd3 + {4 * i}], %d{i};\n" for i in range(half))
     launch(
         text,
         {"tile": image, "a": held_a, "c": held_c, "out": out},

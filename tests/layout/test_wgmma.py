@@ -37,6 +37,22 @@ def test_a_in_registers_is_that_of_mma_for_each_warp():
         assert wgmma.A_REGISTERS.coords(lane, element) == (row + lane // 32 * 16, col)
 
 
+@pytest.mark.parametrize(
+    "lane, element, expected",
+    [(0, 3, (0, 3)), (5, 4, (9, 4)), (6, 8, (1, 24)), (38, 13, (25, 25)), (127, 15, (63, 31))],
+)
+def test_a_of_bytes_is_that_of_the_figures(lane, element, expected):
+    """PTX ISA, fragments of mma.m16n8k32: 4 of k to a register, rows, then 16 of k on."""
+    assert wgmma.A_BYTES.coords(lane, element) == expected
+
+
+def test_a_row_of_bytes_lies_as_half_as_many_halves_do():
+    """So that k is contiguous in 32 bytes of either."""
+    pairs = wgmma.A_BYTES.col_of.reshape(128, 8, 2) // 2
+    assert (pairs == wgmma.A_REGISTERS.col_of[..., None]).all()
+    assert (wgmma.A_BYTES.row_of[:, ::2] == wgmma.A_REGISTERS.row_of).all()
+
+
 @pytest.mark.parametrize("columns", [0, 4, 12, 264])
 def test_columns_come_in_eights(columns):
     with pytest.raises(ValueError, match=f"columns={columns}"):

@@ -12,6 +12,7 @@ from numba_marlin.formats import small_floats
 from numba_marlin.quantizers import dequantize
 from numba_marlin.trace import compare, pages, perfetto
 from numba_marlin.trace.history import History
+from numba_marlin.trace.pages import fragments
 from numba_marlin.trace.pages.choice import products
 from numba_marlin.trace.pages.unpack import places_of, word_of
 from numba_marlin.trace.record import KINDS, Trace
@@ -228,6 +229,11 @@ def test_nothing_is_drawn_of_registers_that_were_not_recorded():
         for cell in row
     ]
     assert set(cells) == {"?"}
+
+
+def test_wgmma_of_bytes_is_named_and_not_drawn():
+    ins = {"text": "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%r0, %r1, %r2, %r3}"}
+    assert fragments.warpgroup_product(None, None, None, 0, ins, []) is None
 
 
 def test_wrong_choices_say_what_there_is():

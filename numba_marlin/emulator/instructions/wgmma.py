@@ -5,6 +5,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-l
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,35 +14,29 @@ from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state.ends import WarpgroupWait
 from numba_marlin.emulator.tensor.warpgroups import Shape, places
+from numba_marlin.emulator.tensor.wgmma_forms import FORMS, Form
 from numba_marlin.emulator.text.program import Instruction, Register, Vector
 from numba_marlin.layout import wgmma as layout
 
-SHAPES = {f"m64n{columns}k16": columns for columns in layout.COLUMNS}
+SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 
 
 @instruction("wgmma.mma_async")
 def mma_async(ins, m):
-    """#...-wgmma-mma-async: .sync.aligned.m64nNk16.f32.{f16.f16|bf16.bf16} d, a | a-desc, b-desc,
-    scale-d, ±1, ±1{, 0}, 0"""
-    shape = next((mod for mod in ins.modifiers if mod in SHAPES), None)
-    if (
-        shape is None
-        or ins.modifiers[:3] != ("sync", "aligned", shape)
-        or ins.modifiers[3:] not in (("f32", "f16", "f16"), ("f32", "bf16", "bf16"))
-    ):
-        raise unsupported(
-            ins, "only .sync.aligned.m64nNk16.f32 of .f16.f16 or .bf16.bf16 is implemented"
-        )
+    """#...-wgmma-mma-async: .sync.aligned.m64nNkK{.satfinite} and three types of ``wgmma_forms``;
+    d, a | a-desc, b-desc, scale-d, and where the types have them ±1, ±1 and {0, }0"""
+    form, columns = shape_of(ins)
+    saturated = "satfinite" in ins.modifiers
     in_registers = isinstance(ins.operands[1], Vector)
-    given = operands(ins, 7 if in_registers else 8)
-    signs = [m.immediate(ins, position) for position in (4, 5)]
+    transposes = (1 if in_registers else 2) if form.transposes else 0
+    given = operands(ins, 4 + form.immediates + transposes)
+    signs = [m.immediate(ins, 4 + i) for i in range(form.immediates)]
     if any(sign not in (1, -1) for sign in signs):
         raise unsupported(ins, f"imm-scale-a and imm-scale-b {signs} must be 1 or -1")
-    if any(m.immediate(ins, position) for position in range(6, len(given))):
+    if any(m.immediate(ins, position) for position in range(len(given) - transposes, len(given))):
         raise unsupported(ins, "transposed matrices are not implemented: k must be contiguous")
-    columns = SHAPES[shape]
     d, a = (
-        registers(ins, given[0], columns // 2),
+        registers(ins, given[0], form.registers(columns)),
         (registers(ins, given[1], 4) if in_registers else []),
     )
     fragment = layout.accumulator(columns)
@@ -56,8 +51,9 @@ def mma_async(ins, m):
         checks.rows_of(given[1]) if in_registers else np.array([], np.intp),
         places(fragment.row_of, fragment.col_of, columns),
         back,
-        ins.modifiers[-1],
-        signs[0] * signs[1],
+        form,
+        signs.count(-1) == 1,
+        saturated,
     )
     a_desc = None if in_registers else m.source(ins, given[1], "u64")
     b_desc, adds = m.source(ins, given[2], "u64"), m.source(ins, given[3], "pred")
@@ -72,6 +68,27 @@ def mma_async(ins, m):
         m.warpgroups.issue(what, lanes, *everywhere)
 
     return step
+
+
+def shape_of(ins: Instruction) -> tuple[Form, int]:
+    """(types, columns) of a product that the ISA has."""
+    named, rest = ins.modifiers[:3], ins.modifiers[3:]
+    saturated = rest[:1] == ("satfinite",)
+    form = FORMS.get(rest[1:] if saturated else rest)
+    if named[:2] != ("sync", "aligned") or form is None or saturated and not form.integer:
+        raise unsupported(
+            ins,
+            "only .sync.aligned.m64nNkK of these types is implemented, integers with .satfinite or"
+            f" without: {', '.join(map('.'.join, FORMS))}",
+        )
+    match = SHAPE.fullmatch(named[2]) if len(named) == 3 else None
+    columns, depth = (int(match[1]), int(match[2])) if match else (0, 0)
+    if columns not in form.columns or depth != form.depth:
+        raise unsupported(
+            ins,
+            f"the shape must be m64nNk{form.depth}, N one of {', '.join(map(str, form.columns))}",
+        )
+    return form, columns
 
 
 def registers(ins: Instruction, operand: Any, count: int) -> list[Register]:

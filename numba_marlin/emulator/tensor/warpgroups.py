@@ -6,7 +6,7 @@ the ISA allows. What it reads of shared memory must be readable, visible to the 
 and the same at both moments. The four warps of a warpgroup wait for each other at wgmma.wait_group
 and must have issued the same products.
 
-Products and accumulators are added as for mma: ``tensor_sums``.
+What a product is: ``wgmma_forms``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """
 
@@ -24,7 +24,8 @@ from numba_marlin.emulator.state.memory import Access, Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import RegisterFile
-from numba_marlin.emulator.tensor.tensor_sums import Adder, add_products
+from numba_marlin.emulator.tensor.tensor_sums import Adder
+from numba_marlin.emulator.tensor.wgmma_forms import Form
 from numba_marlin.emulator.tensor.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import wgmma
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Shape:
-    """What a wgmma instruction says: register numbers of D [columns / 2] and A [4, or none: it is
-    in shared memory], and their rows in WgmmaRegisters; where elements of the matrices are in them;
-    ``kind`` of the factors; ``sign`` of the product.
+    """What a wgmma instruction says: register numbers of D and A [4, or none: it is in shared
+    memory], and their rows in WgmmaRegisters; where elements of D are in them; its types; whether
+    the product is subtracted, and a sum of integers saturated.
     """
 
     ins: Instruction
@@ -48,12 +49,14 @@ class Shape:
     a_rows: np.ndarray
     d_places: np.ndarray
     d_back: np.ndarray
-    kind: str
-    sign: int
+    form: Form
+    negated: bool
+    saturated: bool
 
     @property
     def accumulators(self) -> tuple:
-        return self.columns, tuple(self.d.tolist())
+        """Products that agree in it may add to the same registers one after the other."""
+        return self.columns, self.form.depth, self.form.d, tuple(self.d.tolist())
 
 
 @dataclass(frozen=True)
@@ -226,9 +229,9 @@ class Warpgroups:
                 matrix = None
             shape = product.shape
             if not product.adds:
-                matrix = np.zeros((wgmma.ROWS, shape.columns), np.float32)
+                matrix = np.zeros((wgmma.ROWS, shape.columns), shape.form.accumulator)
             elif matrix is None:
-                matrix = self._read(first, shape.d).view(np.float32).reshape(-1)[shape.d_places]
+                matrix = self._read(first, shape.d, shape.form.accumulator)[shape.d_places]
             before = [
                 list(each)
                 for each in zip(
@@ -239,39 +242,32 @@ class Warpgroups:
             a = (
                 self._matrix(shape, first, product.a, wgmma.ROWS, before[1])
                 if product.a is not None
-                else self._registers_of_a(shape, first)
+                else self._read(first, shape.a, np.uint16)[self.a_places].view(np.uint8)
             )
-            if shape.sign < 0:
-                a = a ^ np.uint16(0x8000)
-            matrix = add_products(
-                shape.kind, np.concatenate([a, b])[None], wgmma.ROWS, matrix[None], self.adder
-            )[0]
+            matrix = shape.form.multiply(a, b, matrix, shape.negated, shape.saturated, self.adder)
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
         if shape is not None:
             self._write(first, shape, matrix)
             self.memory.progress += 1
 
-    def _read(self, first: int, numbers: np.ndarray) -> np.ndarray:
-        """Registers of a warpgroup: uint32 [register, warp, lane]."""
-        return np.ascontiguousarray(
+    def _read(self, first: int, numbers: np.ndarray, kind: type) -> np.ndarray:
+        """Registers of a warpgroup as elements of a type: [element, lane], flat."""
+        held = np.ascontiguousarray(
             self.registers.arrays[WIDTH][numbers, first : first + wgmma.WARPS]
         )
+        elements = held.view(kind).reshape(len(numbers), wgmma.WARPS * WARP, -1)
+        return np.ascontiguousarray(elements.swapaxes(1, 2)).reshape(-1)
 
     def _write(self, first: int, shape: Shape, matrix: np.ndarray) -> None:
-        held = matrix.reshape(-1)[shape.d_back].view(np.uint32)
-        self.registers.arrays[WIDTH][shape.d, first : first + wgmma.WARPS] = held.reshape(
-            -1, wgmma.WARPS, WARP
+        held = matrix.reshape(-1)[shape.d_back].reshape(len(shape.d), -1, wgmma.WARPS * WARP)
+        self.registers.arrays[WIDTH][shape.d, first : first + wgmma.WARPS] = (
+            np.ascontiguousarray(held.swapaxes(1, 2)).view(np.uint32).reshape(-1, wgmma.WARPS, WARP)
         )
-
-    def _registers_of_a(self, shape: Shape, first: int) -> np.ndarray:
-        # register, lane, half
-        held = self._read(first, shape.a).view(np.uint16).reshape(len(shape.a), -1, 2)
-        return np.ascontiguousarray(held.swapaxes(1, 2)).reshape(-1)[self.a_places]
 
     def _matrix(
         self, shape: Shape, warp: int, descriptor: int, rows: int, before: list[np.ndarray]
     ) -> np.ndarray:
-        """A matrix in shared memory, uint16 [rows, 16]; it must be what it was ``before``."""
+        """A matrix in shared memory, uint8 [rows, 32]; it must be what it was ``before``."""
         found = self._bytes(shape, warp, descriptor, rows)
         for each in before:
             if not np.array_equal(found, each):
@@ -286,7 +282,7 @@ class Warpgroups:
                     warp,
                     PendingCopyRead,
                 )
-        return found.view(np.uint16).reshape(rows, wgmma.DEPTH)
+        return found.view(np.uint8).reshape(rows, wgmma.DEPTH_BYTES)
 
     def _bytes(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
         """What a descriptor names: uint64 [rows, 2 chunks, 2]."""

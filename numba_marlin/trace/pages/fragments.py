@@ -159,9 +159,11 @@ def warp_product(
 
 def warpgroup_product(
     trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
-) -> list[Grid]:
+) -> list[Grid] | None:
     """Show one warp's part of a wgmma: 16 of its 64 rows. B is the tile of shared memory that the
     descriptor names."""
+    if not re.search(r"k16\.f32\.", ins["text"]):
+        return None
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
     columns = int(re.search(r"\.m64n(\d+)k16", ins["text"])[1])
     found = []
