@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.formats import BlockWeight, PackedWeight, QuantizedWeight
+from numba_marlin.formats import BlockWeight, QuantizedWeight
 from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers.dequantize import as_quantized
@@ -30,7 +30,7 @@ from numba_marlin.reference import weights
 UNIT_ROUNDOFF = 2.0**-24
 
 
-def _plain(x: QuantizedActivations, weight: QuantizedWeight | PackedWeight) -> QuantizedWeight:
+def _plain(x: QuantizedActivations, weight: weights.Weight) -> QuantizedWeight:
     """The weight, unpacked. TypeError for weights of floats, ValueError unless x [m, k] fits it."""
     found = as_quantized(weight)
     if isinstance(found, BlockWeight):
@@ -41,7 +41,7 @@ def _plain(x: QuantizedActivations, weight: QuantizedWeight | PackedWeight) -> Q
 
 
 def matmul(
-    x: QuantizedActivations, weight: QuantizedWeight | PackedWeight, bias: np.ndarray | None = None
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
 ) -> np.ndarray:
     """The float64 product [m, n] of what both stand for. A weight in activation order (with a
     permutation) takes x in the order of its columns, as ``weights.matmul`` does."""
@@ -49,7 +49,7 @@ def matmul(
     return weights.matmul(x.dequantized(np.float64), plain, bias)
 
 
-def group_sums(x: QuantizedActivations, weight: QuantizedWeight | PackedWeight) -> np.ndarray:
+def group_sums(x: QuantizedActivations, weight: weights.Weight) -> np.ndarray:
     """D: int64 [groups, m, n] of int8 activations and integer zero points, exact. ValueError for
     others, and for a weight with a permutation."""
     plain = _plain(x, weight)
@@ -80,7 +80,7 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def kernel_product(
-    x: QuantizedActivations, weight: QuantizedWeight | PackedWeight, bias: np.ndarray | None = None
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
 ) -> np.ndarray:
     """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order. ValueError
     as ``group_sums``, and for scales per group of x."""
@@ -96,7 +96,7 @@ def kernel_product(
 
 
 def error_bound(
-    x: QuantizedActivations, weight: QuantizedWeight | PackedWeight, bias: np.ndarray | None = None
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes

@@ -1,0 +1,184 @@
+"""Contract under test: W4A8 on Hopper gives the bits of exact integer sums, scaled in fp32 in the
+order of ``reference.activations``, for every configuration and shape, and touches nothing else.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from numba_marlin import quantizers
+from numba_marlin.formats.floats import float_type
+from numba_marlin.hardware import devices
+from numba_marlin.heuristics import rank
+from numba_marlin.kernels.w4a8.wgmma_int8 import KERNEL, WgmmaInt8Config
+from numba_marlin.kernels.w4a8.wgmma_int8.config import MOST_K
+from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from numba_marlin.problems import ActivationsProblem, WeightProblem
+from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.reference import activations
+from tests.kernels.harness import cases, run_kernel
+
+SMALL = WgmmaInt8Config(tile_m=16, tile_n=64, warpgroups=1, stages=2)
+
+
+def operands(m, n, k, config, seed=0):
+    """x quantised, a weight, and a bias or None, of random numbers."""
+    random = np.random.default_rng(seed + m + n + k)
+    x = random.standard_normal((m, k)).astype(float_type(config.dtype))
+    weight = quantizers.quantize(
+        random.standard_normal((k, n)).astype(np.float32),
+        group_size=-1 if config.group_blocks == -1 else 16 * config.group_blocks,
+        symmetric=config.zeros is None,
+        scale_dtype=config.dtype,
+    )
+    bias = random.standard_normal(n).astype(x.dtype) if config.bias else None
+    return quantize_rows(x), weight, bias
+
+
+def exact(m, n, k, config, run_on="machine", **options):
+    x, weight, bias = operands(m, n, k, config)
+    actual = run_kernel(KERNEL, x, weight, config=config, bias=bias, run_on=run_on, **options).c
+    expected = activations.kernel_product(x, weight, bias)
+    wrong = np.argwhere(actual.view(np.uint16) != expected.view(np.uint16))
+    assert not wrong.size, (len(wrong), wrong[:4], actual[:2, :4], expected[:2, :4])
+
+
+@pytest.mark.parametrize(
+    "group_blocks, zeros, dtype, bias",
+    cases(
+        (
+            (-1, None, "float16", False),
+            (-1, None, "bfloat16", True),
+            (-1, "integer", "float16", True),
+            (2, None, "float16", True),
+            (2, "integer", "bfloat16", True),
+            (4, None, "bfloat16", False),
+            (4, "integer", "float16", False),
+            (8, None, "float16", False),
+            (8, "integer", "bfloat16", False),
+        ),
+        lambda *each: each[:2] in ((8, None), (2, "integer")),
+    ),
+)
+def test_every_type_has_the_references_bits(group_blocks, zeros, dtype, bias, run_on):
+    config = replace(SMALL, group_blocks=group_blocks, zeros=zeros, dtype=dtype, bias=bias)
+    exact(20, 128, 256, config, run_on)
+
+
+ARRANGEMENTS = {
+    "one strip": SMALL,
+    "two strips": replace(SMALL, tile_n=128),
+    "four strips": replace(SMALL, tile_n=256),
+    "two warpgroups": replace(SMALL, tile_n=128, warpgroups=2),
+    "two warpgroups, two strips": replace(SMALL, tile_n=256, warpgroups=2, zeros="integer"),
+    "the default": WgmmaInt8Config(),
+    "wide columns": WgmmaInt8Config(tile_n=256, group_blocks=-1, stages=4),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    cases(((name,) for name in ARRANGEMENTS), lambda name: name == "two warpgroups, two strips"),
+)
+def test_every_arrangement_has_the_same_bits(name, run_on):
+    exact(20, 320, 256, ARRANGEMENTS[name], run_on, sms=4)
+
+
+@pytest.mark.parametrize(
+    "m, n, k",
+    cases(((1, 64, 256), (17, 72, 384), (33, 200, 640)), lambda m, n, k: m == 17),
+)
+def test_tails_of_m_and_n_and_a_ring_that_goes_round(m, n, k, run_on):
+    exact(m, n, k, SMALL, run_on, sms=2)
+
+
+@pytest.mark.parametrize("n, k", cases(((8, 16), (136, 144), (64, 1040)), lambda n, k: n == 136))
+def test_tails_of_k(n, k, run_on):
+    exact(3, n, k, replace(SMALL, group_blocks=-1), run_on, sms=2)
+
+
+@pytest.mark.thorough
+def test_the_largest_numbers_fit(run_on):
+    """Codes of 0, which are -8, and x of 127: the largest sums of a group, to the last bit."""
+    k, n = 256, 64
+    x = quantize_rows(np.full((2, k), -3.0, np.float16))
+    for zeros, codes in ((None, 0), (None, 15), ("integer", 15)):
+        config = replace(SMALL, zeros=zeros)
+        _, weight, _ = operands(2, n, k, config)
+        fixed = {"codes": np.full((k, n), codes, np.uint8)}
+        if zeros:
+            fixed["zeros"] = np.zeros_like(weight.zeros)
+        weight = replace(weight, **fixed)
+        actual = run_kernel(KERNEL, x, weight, config=config, run_on=run_on).c
+        assert (actual == activations.kernel_product(x, weight)).all()
+
+
+def test_rows_of_zeros_and_of_nan(run_on):
+    """A row of zeros is zeros; a row whose scale is NaN, as a device makes it, is NaN, and no other
+    row is."""
+    x, weight, _ = operands(4, 64, 128, SMALL)
+    scales = x.scales.copy()
+    scales[1], scales[2] = 0, np.nan
+    x = replace(x, scales=scales)
+    actual = run_kernel(KERNEL, x, weight, config=SMALL, run_on=run_on).c
+    assert not actual[1].any() and np.isnan(actual[2]).all()
+    assert np.isfinite(actual[[0, 3]]).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("warpgroups", (1, 2))
+def test_any_schedule_gives_the_same_bits_without_a_race(warpgroups, seed):
+    config = replace(SMALL, tile_n=64 * warpgroups, warpgroups=warpgroups)
+    exact(20, 192, 640, config, seed=seed, races=True, sms=2)
+
+
+# ---- what it is chosen for
+
+
+def test_it_is_found_for_its_problem_and_no_other():
+    problem = ActivationsProblem(256, 4096, 4096)
+    best = rank(problem, devices.device("H200"))[0]
+    assert best.kernel == "wgmma_int8" and best.figures["predicted_us"] > 0
+    assert KERNEL.takes.refusals(WeightProblem(256, 4096, 4096)) == ("16-bit activations",)
+    assert WGMMA.takes.refusals(problem) == ("8-bit activations",)
+
+
+@pytest.mark.parametrize(
+    "change, refused",
+    (
+        ({"activations": "fp8"}, "activations=fp8"),
+        ({"zeros": "float16"}, "zeros=float16"),
+        ({"bits": 8}, "bits=8"),
+        ({"group_size": 16}, "group_size=16"),
+    ),
+)
+def test_what_it_does_not_take_is_named(change, refused):
+    problem = replace(ActivationsProblem(16, 256, 256), **change)
+    assert any(refused in each for each in KERNEL.takes.refusals(problem))
+
+
+def test_sums_that_do_not_fit_are_refused():
+    assert MOST_K * 127 * 128 < 2**31
+    with pytest.raises(ValueError, match=f"must be {MOST_K} at most"):
+        rank(ActivationsProblem(16, 64, MOST_K + 16, -1), devices.device("H200"))
+    assert rank(ActivationsProblem(16, 64, MOST_K, -1), devices.device("H200"))
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    (
+        ({"tile_m": 24}, "tile_m=24 must be a multiple of 16"),
+        ({"tile_n": 96}, "tile_n=96 must be 64, 128 or 256"),
+        ({"warpgroups": 2}, "with 64 at least for each of warpgroups=2"),
+        ({"group_blocks": 16}, "group_blocks=16 must be -1, 2, 4 or 8"),
+        ({"tile_m": 128, "tile_n": 256}, "accumulators a thread, must be 64"),
+        ({"stages": 1}, "stages=1 must be at least 2"),
+        ({"stages": 60}, "bytes of shared memory"),
+        ({"zeros": "float16"}, "zeros='float16' must be None or 'integer'"),
+    ),
+)
+def test_impossible_configurations_name_the_rule(change, match):
+    with pytest.raises(ValueError, match=match):
+        replace(SMALL, **change)
