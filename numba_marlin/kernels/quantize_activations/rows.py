@@ -16,7 +16,7 @@ Expected, for nobody has timed it: m k numbers take 3 m k bytes of memory, 25 us
 """
 
 import numpy as np
-from numba import cuda, int32
+from numba import cuda
 
 from numba_marlin import ptx
 
@@ -50,15 +50,14 @@ def numbers_of(x, row, word, brain):
 @cuda.jit(device=True, forceinline=True)
 def size_of(number):
     """A magnitude, as the integer that its bits are."""
-    return int32(ptx.bits_of_f32(number) & SIZE)
+    return np.int32(ptx.bits_of_f32(number) & SIZE)
 
 
 @cuda.jit(device=True, forceinline=True)
-def largest_of_block(largest):
-    """-> the largest integer of all threads, in all of them."""
-    shared = cuda.shared.array(WARPS, int32)
-    for lanes in (16, 8, 4, 2, 1):
-        largest = max(largest, int32(ptx.shfl_sync_bfly(largest, lanes)))
+def largest_of_block(largest, shared):
+    """-> the largest integer of all threads, in all of them. shared: a word for each warp."""
+    for step in range(5):
+        largest = max(largest, np.int32(ptx.shfl_sync_bfly(largest, 16 >> step)))
     if cuda.threadIdx.x % 32 == 0:
         shared[cuda.threadIdx.x // 32] = largest
     cuda.syncthreads()
@@ -82,50 +81,51 @@ def int8_of(a, b, c, d):
 @cuda.jit(device=True, forceinline=True)
 def e4m3_of(a, b, c, d):
     low, high = ptx.cvt_rn_satfinite_e4m3x2_f32(a, b), ptx.cvt_rn_satfinite_e4m3x2_f32(c, d)
-    return int32(low) | int32(high) << 16
+    return np.int32(low) | np.int32(high) << 16
 
 
 @cuda.jit(device=True, forceinline=True)
-def quantize(x, codes, scales, brain, fp8):
-    """brain: x is bfloat16; fp8: codes are e4m3."""
+def quantize(x, codes, scales, shared, brain, fp8):
+    """shared: as ``largest_of_block`` has it (an array is declared in the kernel itself: in a device
+    function numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     words = codes.shape[1] // scales.shape[1]
     first, end = group * words, (group + 1) * words
-    largest = int32(0)
+    largest = np.int32(0)
     for word in range(first + thread, end, THREADS):
         a, b, c, d = numbers_of(x, row, word, brain)
         largest = max(largest, max(max(size_of(a), size_of(b)), max(size_of(c), size_of(d))))
-    largest = largest_of_block(largest)
+    largest = largest_of_block(largest, shared)
     finite = largest < INFINITY
     scale = ptx.f32_of_bits(largest) / (LARGEST_FP8 if fp8 else LARGEST_INT8)
     if thread == 0:
         scales[row, group] = scale if finite else ptx.f32_of_bits(NAN_BITS)
     for word in range(first + thread, end, THREADS):
-        made = int32(0)
+        made = np.int32(0)
         if finite and largest != 0:
             a, b, c, d = numbers_of(x, row, word, brain)
             if fp8:
-                made = int32(e4m3_of(a / scale, b / scale, c / scale, d / scale))
+                made = np.int32(e4m3_of(a / scale, b / scale, c / scale, d / scale))
             else:
-                made = int32(int8_of(a / scale, b / scale, c / scale, d / scale))
+                made = np.int32(int8_of(a / scale, b / scale, c / scale, d / scale))
         codes[row, word] = made
 
 
 @cuda.jit
 def float16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, False, False)
+    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), False, False)
 
 
 @cuda.jit
 def float16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, False, True)
+    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), False, True)
 
 
 @cuda.jit
 def bfloat16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, True, False)
+    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), True, False)
 
 
 @cuda.jit
 def bfloat16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, True, True)
+    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), True, True)
