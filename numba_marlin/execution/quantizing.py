@@ -74,5 +74,10 @@ def quantize_on_device(
         for name, each in (("codes", codes), ("scales", scales))
     } | {"x": x.address}
     launcher = gpu.loaded(launch, x.device)
+    # the library allocates, and reuses, in the order of its own stream (``product``)
+    if stream != x.stream:
+        driver.follow(x.device, stream, x.stream)
     launcher(launch.grid, gpu.arguments(launch, addresses, x.device), stream)
+    if stream != x.stream:
+        driver.follow(x.device, x.stream, stream)
     return QuantizedActivations(kind, codes, scales, group_size, x.type_name)

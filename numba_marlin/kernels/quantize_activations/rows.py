@@ -86,8 +86,8 @@ def e4m3_of(a, b, c, d):
 
 @cuda.jit(device=True, forceinline=True)
 def quantize(x, codes, scales, shared, brain, fp8):
-    """shared: as ``largest_of_block`` has it (an array is declared in the kernel itself: in a device
-    function numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
+    """shared: of ``largest_of_block`` (declared in the kernels: in a device function
+    numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     words = codes.shape[1] // scales.shape[1]
     first, end = group * words, (group + 1) * words
