@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import quantizers
+from numba_marlin import compiler, quantizers
+from numba_marlin.compiler import gates
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
-from numba_marlin.kernels.w4a8.wgmma_int8 import KERNEL, WgmmaInt8Config
+from numba_marlin.kernels.w4a8.wgmma_int8 import KERNEL, WgmmaInt8Config, choose
 from numba_marlin.kernels.w4a8.wgmma_int8.config import MOST_K
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.problems import ActivationsProblem, WeightProblem
@@ -182,3 +183,27 @@ def test_sums_that_do_not_fit_are_refused():
 def test_impossible_configurations_name_the_rule(change, match):
     with pytest.raises(ValueError, match=match):
         replace(SMALL, **change)
+
+
+# ---- what is compiled
+
+H200 = devices.device("H200")
+PROPOSED = [
+    config
+    for group_size, zeros in ((128, None), (-1, None), (32, None), (128, "integer"))
+    for config in choose.configurations(
+        ActivationsProblem(4096, 8192, 8192, group_size, zeros=zeros), H200
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "config",
+    cases(((config,) for config in PROPOSED), lambda config: config == WgmmaInt8Config()),
+    ids=lambda config: str(config).replace(" ", ""),
+)
+def test_every_proposal_is_clean(config):
+    """No spills, no serialised wgmma, and the products of its tile."""
+    compiled = compiler.build(KERNEL, config, target="sm_90a")
+    assert not gates.broken_promises(compiled)
+    assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.strips

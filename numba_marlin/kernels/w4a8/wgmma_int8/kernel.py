@@ -36,15 +36,23 @@ bit, for every tile shape. The units of 1/16 are a power of two that the row's s
 fma(16 D, s, 16 total) is 16 fma(D, s, total), for no exponent here comes near the ends of fp32
 (scales of x below 2**-122, of rows that are all but zero in bfloat16, may lose bits).
 
-**A step's time, expected** (counted; nobody has run this on a GPU). 128 x 128 x 128, groups of 128,
-two consumer warpgroups: tensor cores 512 cycles at 4096 products a cycle and SM. Issue: per warp
-8 loads, 40 to dequantise, 192 to promote, about 60 for waits, addresses and wgmma: 300, of two
-warps a scheduler 600 cycles. Shared memory: x once for each warpgroup, 256 cycles, words 256 (a
-warp takes 4 of 16 bytes, ``hopper.shared``). While one warpgroup promotes the other multiplies, so
-that 600 to 700 cycles are expected, 0.37 us at 1.75 GHz: 1,500 TFLOP/s, between the bare loops that
-were measured on an H200, 1,900 without promotion and 1,110 with promotion that nothing overlaps.
-Per column (128 x 256, no promotion): 1,024 cycles of the tensor cores against 420 of issue: 1,700
-TFLOP/s expected. ``experiments/23_w4a8`` will measure it.
+**A step's time, expected** (instructions are counted in the SASS, the rest is reckoned: nobody has
+run this on a GPU). A step of 128 of k, two consumer warpgroups, so two warps a scheduler; tensor
+cores at 4096 products a cycle and SM; cycles:
+
+    tile       groups, zero points   a warp's instructions   issue   tensor cores   expected
+    128 x 128  128                   278                     556     512            560 to 700
+    128 x 128  128, with             315                     630     512            630 to 750
+    64 x 256   128                   324                     648     512            650 to 780
+    128 x 256  one per column        127                     254     1,024          1,024 to 1,200
+
+Shared memory is busy for 256 cycles with x (each warpgroup reads all of it, for each strip) and 256
+with words (a warp takes 4 or 8 of 16 bytes: ``hopper.shared``), 512 with x for 128 x 256. While one
+warpgroup promotes the other multiplies; what that does not hide is the expectation's width. At 1.75
+GHz and 132 SMs: 1,390 to 1,730 TFLOP/s with groups of 128, 1,620 to 1,890 per column. Bare
+loops ran at 1,900 without promotion and 1,110 with promotion that nothing overlaps (an H200). 8192
+x 8192, m = 4096: 0.32 to 0.40 ms and 0.29 to 0.34, beside 0.79 of cuBLAS in fp16 and the 0.03 that
+``quantize_activations`` takes; ``experiments/23_w4a8`` will measure all.
 """
 
 from numba_marlin.kernels.hopper.load import load_verbs
