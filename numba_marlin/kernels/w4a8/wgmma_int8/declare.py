@@ -76,11 +76,11 @@ KERNEL = KernelDefinition(
         half_products=False,
         unmeasured="no GPU has run it yet: experiments/23_w4a8 will time it",
         trials=(
-            Trial(config=SMALL, sizes=(20, 128, 512), group_size=128, sms=3, places=(1, 2)),
+            Trial(config=SMALL, sizes=(20, 128, 384), group_size=128, sms=3, places=(1, 2)),
             Trial(
                 what="two warpgroups, one scale per column",
                 config=replace(SMALL, tile_n=128, warpgroups=2, group_blocks=-1),
-                sizes=(20, 256, 384),
+                sizes=(20, 256, 256),
                 group_size=-1,
                 sms=2,
                 places=(1,),
