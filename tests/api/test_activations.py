@@ -110,6 +110,14 @@ def test_operands_that_do_not_fit_are_refused(x, packed):
         nm.matmul(x[:, :64], blocks, activations="int8")
 
 
+def test_explain_says_what_would_run():
+    said = nm.explain(1024, 8192, 8192, device="H200", activations="int8")
+    assert said.to_dict()["candidates"][0]["kernel"] == "wgmma_int8"
+    assert "int8 activations" in str(said) and "counted, not measured" in str(said)
+    plain = nm.explain(16, 64, 64, device="H200", activations=None).to_dict()["problem"]
+    assert "activations" not in plain
+
+
 # ---- on a device, whose driver is made up
 
 

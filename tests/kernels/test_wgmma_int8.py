@@ -2,6 +2,7 @@
 order of ``reference.activations``, for every configuration and shape, and touches nothing else.
 """
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from numba_marlin import compiler, quantizers
 from numba_marlin.compiler import gates
+from numba_marlin.emulator import Deadlock, PendingCopyRead, RegisterHazard
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
@@ -18,8 +20,13 @@ from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.problems import ActivationsProblem, WeightProblem
 from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.reference import activations
+from numba_marlin.testing.trials import SMALLS
+from tests.kernels.edits import change
 from tests.kernels.harness import cases, run_kernel
 
+TRY_WAIT = r"(mbarrier\.try_wait\S+ complete, \[%\w+\]), (%\w+);"
+NO_WAIT = "setp.eq.u32 complete, 0, 0;"
+H200 = devices.device("H200")
 SMALL = WgmmaInt8Config(tile_m=16, tile_n=64, warpgroups=1, stages=2)
 
 
@@ -135,15 +142,62 @@ def test_any_schedule_gives_the_same_bits_without_a_race(warpgroups, seed):
     exact(20, 192, 640, config, seed=seed, races=True, sms=2)
 
 
+# ---- broken kernels: the machine names the cause
+
+TRIAL = SMALLS["wgmma_int8"]
+
+
+@pytest.mark.parametrize(
+    "broken, error, match",
+    (
+        # nobody waits for a stage: to be full, or to be empty
+        ((TRY_WAIT, NO_WAIT, None), PendingCopyRead, "cp.async.bulk"),
+        ((r"wgmma\.wait_group\S+ 0;", "", None), RegisterHazard, "still in flight"),
+        ((r"mbarrier\.arrive\.shared::cta[^;]*;", "", None), Deadlock, "mbarrier"),
+    ),
+)
+def test_a_missing_guard_is_a_hazard(broken, error, match):
+    pattern, by, which = broken
+    with pytest.raises(error, match=match):
+        TRIAL.wrong(edit_ptx=change(pattern, by, which))
+
+
+def test_swapped_columns_are_seen():
+    """The registers of columns g and g + 8 exchanged: no hazard, wrong results."""
+    swapped = {"25632": "30001", "30001": "25632"}  # 0x6420, 0x7531: selectors of prmt
+
+    def edit(ptx):
+        return re.sub(
+            r"(prmt\.b32[^;]*, )(25632|30001);",
+            lambda found: f"{found[1]}{swapped[found[2]]};",
+            ptx,
+        )
+
+    assert edit(TRIAL.ptx) != TRIAL.ptx and TRIAL.wrong(edit_ptx=edit) > 0
+
+
 # ---- what it is chosen for
 
 
 def test_it_is_found_for_its_problem_and_no_other():
     problem = ActivationsProblem(256, 4096, 4096)
-    best = rank(problem, devices.device("H200"))[0]
+    best = rank(problem, H200)[0]
     assert best.kernel == "wgmma_int8" and best.figures["predicted_us"] > 0
     assert KERNEL.takes.refusals(WeightProblem(256, 4096, 4096)) == ("16-bit activations",)
     assert WGMMA.takes.refusals(problem) == ("8-bit activations",)
+
+
+def test_the_widest_tile_that_needs_no_totals_is_chosen_for_many_rows():
+    """What is expected of a step: 128 x 128 with groups, for half of the words are loaded in vain
+    with 64 x 256; 128 x 256, or its transpose, without."""
+    tiles = {
+        group_size: rank(ActivationsProblem(4096, 8192, 8192, group_size), H200)[0].config
+        for group_size in (128, -1)
+    }
+    assert (tiles[128].tile_m, tiles[128].tile_n) == (128, 128)
+    assert tiles[-1].tile_m * tiles[-1].tile_n == 128 * 256
+    counted = choose.step_cycles(WgmmaInt8Config()) / choose.NOT_HIDDEN
+    assert counted == pytest.approx(2 * 278, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +217,8 @@ def test_what_it_does_not_take_is_named(change, refused):
 def test_sums_that_do_not_fit_are_refused():
     assert MOST_K * 127 * 128 < 2**31
     with pytest.raises(ValueError, match=f"must be {MOST_K} at most"):
-        rank(ActivationsProblem(16, 64, MOST_K + 16, -1), devices.device("H200"))
-    assert rank(ActivationsProblem(16, 64, MOST_K, -1), devices.device("H200"))
+        rank(ActivationsProblem(16, 64, MOST_K + 16, -1), H200)
+    assert rank(ActivationsProblem(16, 64, MOST_K, -1), H200)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +241,6 @@ def test_impossible_configurations_name_the_rule(change, match):
 
 # ---- what is compiled
 
-H200 = devices.device("H200")
 PROPOSED = [
     config
     for group_size, zeros in ((128, None), (-1, None), (32, None), (128, "integer"))

@@ -1,8 +1,10 @@
 """The configurations of ``wgmma_int8`` for a problem, and how long each is expected to take.
 
-Nothing was timed yet: steps are as long as ``kernel`` expects them from counts, or as long as the
-bare loop with promotion took on an H200 where that is more (1,110 TFLOP/s; 1,700 expected without).
-Tiles are whole, so that few tiles leave SMs idle.
+Nothing was timed yet. A step of 128 of k takes what its instructions need of the schedulers'
+cycles, or its products of the tensor cores', whichever is more, and a quarter in addition for what
+two warpgroups do not hide of each other; never less than what a lone step waits for. Instructions
+of a warp are those of the SASS to within 3%: 46, and for each strip 40 (77 with zero points) and 3
+for each sum that is promoted. Tiles are whole, so that few tiles leave SMs idle.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from numba_marlin.problems import ActivationsProblem
 # tile_m, tile_n, warpgroups, stages; the last two with one scale per column only
 GROUPED = ((16, 128, 2, 10), (32, 128, 2, 10), (64, 128, 2, 8), (64, 256, 2, 6), (128, 128, 2, 6))
 COLUMNS = ((128, 256, 2, 4), (256, 128, 2, 4))
-LAUNCH_US, TILE_US, LEAST_STEP_US = 2.5, 0.5, 0.2
-GROUPED_FLOPS, COLUMN_FLOPS, FITTED_SMS = 1.11e15, 1.7e15, 132
+LAUNCH_US, TILE_US = 2.5, 0.5
+MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
+STEP, STRIP, STRIP_WITH_ZEROS, PROMOTION = 46, 40, 77, 3  # instructions of a warp
+NOT_HIDDEN, LEAST_CYCLES = 1.25, 400
 
 
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaInt8Config]:
@@ -51,11 +55,19 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaInt
 invariant_configurations = configurations  # all have one order of sums
 
 
+def step_cycles(config: WgmmaInt8Config) -> float:
+    """Of a step, expected."""
+    strip = STRIP if config.zeros is None else STRIP_WITH_ZEROS
+    promotions = config.scale_rows if config.grouped else 0
+    instructions = STEP + config.strips * (strip + PROMOTION * config.accumulators * promotions)
+    issue = instructions * 4 * config.warpgroups / SCHEDULERS
+    tensor = config.tile_m * config.tile_n * STAGE_K / PRODUCTS_PER_CYCLE
+    return max(LEAST_CYCLES, NOT_HIDDEN * max(issue, tensor))
+
+
 def described(problem: ActivationsProblem, config: WgmmaInt8Config, device: Device) -> Description:
     tiles = config.tiles(problem.m, problem.n)
     rounds, steps = ceil_div(tiles, device.sms), ceil_div(problem.k, STAGE_K)
-    rate = (GROUPED_FLOPS if config.grouped else COLUMN_FLOPS) / FITTED_SMS
-    step_us = 1e6 * 2 * config.tile_m * config.tile_n * STAGE_K / rate
     passes = ceil_div(problem.m, config.tile_m)
     reasons = (
         f"{tiles:,} tiles of {config.tile_m} rows by {config.tile_n} columns for {device.sms} SMs:"
@@ -64,7 +76,7 @@ def described(problem: ActivationsProblem, config: WgmmaInt8Config, device: Devi
         "nobody timed this kernel: its time is counted, not measured",
     )
     return Description(
-        LAUNCH_US + rounds * (TILE_US + steps * max(LEAST_STEP_US, step_us)),
+        LAUNCH_US + rounds * (TILE_US + steps * step_cycles(config) / MHZ),
         reasons,
         {"tiles": {"m": passes, "n": ceil_div(problem.n, config.tile_n)}},
     )
