@@ -55,7 +55,7 @@ def rows(seed, m, k, dtype, scale=1.0):
             for shape in ((3, 1040, None), (2, 16, None), (2, 384, 128))
         ),
         lambda kind, dtype, m, k, group_size: (
-            (kind, dtype) in (("int8", "float16"), ("fp8", "bfloat16")) and group_size is None
+            (kind, dtype) == ("int8", "float16") and group_size is None
         ),
     ),
 )
@@ -79,7 +79,7 @@ def test_ties_go_to_even(run_on):
     check(x, "int8", None, run_on)
 
 
-@pytest.mark.parametrize("kind", ("int8", "fp8"))
+@pytest.mark.parametrize("kind", cases((("int8",), ("fp8",)), lambda kind: kind == "int8"))
 def test_a_row_that_is_not_finite_has_a_scale_of_nan_and_no_codes(kind, run_on):
     dtype = {"int8": "float16", "fp8": "bfloat16"}[kind]
     x = rows(2, 5, 64, dtype)

@@ -22,9 +22,9 @@ from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.w4a8.wgmma_int8.config import MOST_K, STAGE_K, WgmmaInt8Config
 from numba_marlin.problems import ActivationsProblem
 
-# tile_m, tile_n, warpgroups, stages; the last two with one scale per column only
-GROUPED = ((16, 128, 2, 10), (32, 128, 2, 10), (64, 128, 2, 8), (64, 256, 2, 6), (128, 128, 2, 6))
-COLUMNS = ((128, 256, 2, 4), (256, 128, 2, 4))
+# tile_m, tile_n, warpgroups, stages. Of those that are expected to take as long, the first is taken
+COLUMNS = ((128, 256, 2, 4), (256, 128, 2, 4))  # with one scale per column only
+GROUPED = ((128, 128, 2, 6), (64, 256, 2, 6), (64, 128, 2, 8), (32, 128, 2, 10), (16, 128, 2, 10))
 LAUNCH_US, TILE_US = 2.5, 0.5
 MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
 STEP, STRIP, STRIP_WITH_ZEROS, PROMOTION = 46, 40, 77, 3  # instructions of a warp
@@ -32,7 +32,7 @@ NOT_HIDDEN, LEAST_CYCLES = 1.25, 400
 
 
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaInt8Config]:
-    """Every arrangement, with the problem's types."""
+    """Every arrangement, with the problem's types, but for tiles that would be half empty."""
     blocks = group_blocks_of(problem)
     if blocks == -1 and problem.k > MOST_K:
         raise ValueError(f"k={problem.k} must be {MOST_K} at most with one scale per column")
@@ -47,7 +47,8 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaInt
             group_blocks=blocks,
             **types_of(WgmmaInt8Config, problem),
         )
-        for tile_m, tile_n, warpgroups, stages in GROUPED + (COLUMNS if blocks == -1 else ())
+        for tile_m, tile_n, warpgroups, stages in (COLUMNS if blocks == -1 else ()) + GROUPED
+        if tile_m < 2 * max(problem.m, 16)
     ]
     return [config for config in found if config is not None]
 
