@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numba_marlin import compiler, quantizers
-from numba_marlin.compiler import gates
+from numba_marlin.compiler import COMPILERS, gates
 from numba_marlin.emulator import Deadlock, PendingCopyRead, RegisterHazard
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
@@ -90,6 +90,12 @@ ARRANGEMENTS = {
 @pytest.mark.parametrize("name", ARRANGEMENTS)
 def test_every_arrangement_has_the_same_bits(name, run_on):
     exact(20, 320, 256, ARRANGEMENTS[name], run_on, sms=4)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("zeros", (None, "integer"))
+def test_the_other_compiler_gives_the_same_bits(zeros):
+    exact(20, 128, 256, replace(SMALL, zeros=zeros), compiled_by=COMPILERS[1], races=True)
 
 
 @pytest.mark.parametrize(
