@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from numba_marlin import compiler
 from numba_marlin.cli import main as cli
 from numba_marlin.cli import profile, run, trace
-from numba_marlin.cli.kernels import OPERAND_FORMATS
+from numba_marlin.cli.kernels import OPERAND_FORMATS, SHOWN
 from numba_marlin.compiler import cache
 from numba_marlin.execution import plan
 from numba_marlin.kernels import registry
@@ -63,7 +63,7 @@ def commands() -> list[list[str]]:
     wanted += [
         [verb, "--demo", "--kernel", name]
         for verb in ("trace", "profile")
-        for name in registry.names()
+        for name in registry.names(*SHOWN)
     ]
     for verb in (run, trace, profile):
         # an example, and after two spaces what it is for

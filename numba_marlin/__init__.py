@@ -29,6 +29,8 @@ _EXPORTS = {
     "concat": "api",
     "dequantize": "quantizers.dequantize",
     "quantize_blocks": "api",
+    "quantize_activations": "api",
+    "QuantizedActivations": "formats.activations",
     "BlockScaled": "formats.operands",
     "block_scaled_matmul": "api",
     "interleave_gated": "reference.operands",

@@ -20,10 +20,10 @@ from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import kernel as decode
 from numba_marlin.kernels.decode import load as decode_load
+from numba_marlin.kernels.hopper import load as wgmma_load
 from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import kernel as wgmma
-from numba_marlin.kernels.wgmma import load as wgmma_load
 from numba_marlin.kernels.wgmma.config import STAGE_K, STAGE_K16_ROWS
 from numba_marlin.layout.tensor_map import TensorMap
 

@@ -6,6 +6,7 @@ and nothing has been written by then. ``CapabilityMissing`` is raised if the cal
 something by name that this computer does not have.
 """
 
+from numba_marlin.api.activations import quantize_activations
 from numba_marlin.api.block_scaled_matmul import block_scaled_matmul
 from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
@@ -27,6 +28,7 @@ __all__ = [
     "merge",
     "pack",
     "quantize",
+    "quantize_activations",
     "quantize_blocks",
     "shard",
     "unpack",

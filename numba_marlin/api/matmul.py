@@ -24,6 +24,7 @@ from numba_marlin.execution.product import Options, Outcome, Product, run
 from numba_marlin.execution.reference import weight_product
 from numba_marlin.execution.scratch import Workspace
 from numba_marlin.formats import PackedBlocks, PackedWeight
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.residence import HOST, place_of_weight
 from numba_marlin.problems import WeightProblem
@@ -54,24 +55,36 @@ def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     return view
 
 
-def _check_beside(
-    name: str, array: object, x: arrays.ArrayView, shape: tuple[int, ...], meaning: str
+def check_beside(
+    name: str,
+    array: object,
+    x: arrays.ArrayView,
+    shape: tuple[int, ...],
+    meaning: str,
+    dtype: str | None = None,
 ) -> arrays.ArrayView:
-    """A view of an array, checked to have x's type, this shape, and to be on x's device."""
+    """A view of an array, checked to have the type ``dtype`` (default: that of x), this shape, and
+    to be on x's device."""
     view = arrays.view(name, array)
     check_no_gradient(name, view)
-    if view.type_name != x.type_name:
-        raise TypeError(f"{name}.dtype={view.dtype} must be {x.type_name}, x's")
+    dtype = dtype or x.type_name
+    if view.type_name != dtype:
+        raise TypeError(f"{name}.dtype={view.dtype} must be {dtype}, x's")
     if view.shape != shape:
         raise ValueError(f"{name}.shape={view.shape} must be {meaning}={shape}")
     check_same_place(name, view, x, "x")
     return view
 
 
-def _check_out(
-    out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: arrays.ArrayView | None
+def check_out(
+    out: object,
+    x: arrays.ArrayView,
+    shape: tuple[int, int],
+    bias: arrays.ArrayView | None,
+    dtype: str | None = None,
 ) -> arrays.ArrayView:
-    view = _check_beside("out", out, x, shape, "(m, n)")
+    """A view of ``out``, checked to be written to. dtype: as in ``check_beside``."""
+    view = check_beside("out", out, x, shape, "(m, n)", dtype)
     if view.readonly:
         raise ValueError("out is read-only, must be writable")
     if arrays.overlaps_itself(view):
@@ -94,7 +107,7 @@ def _check_out(
     return view
 
 
-def _device_of(p: PackedWeight | PackedBlocks, x: arrays.ArrayView) -> int | None:
+def device_of(p: PackedWeight | PackedBlocks, x: arrays.ArrayView) -> int | None:
     """The ordinal of the GPU that holds x or p; None if both are on the host. ValueError if they
     are on two."""
     place = place_of_weight(p)
@@ -108,7 +121,7 @@ def _device_of(p: PackedWeight | PackedBlocks, x: arrays.ArrayView) -> int | Non
     return ordinal
 
 
-def _kept(p: PackedWeight | PackedBlocks, backend: str) -> dict[str, object]:
+def kept_arrays(p: PackedWeight | PackedBlocks, backend: str) -> dict[str, object]:
     """The weight's arrays by parameter: NumPy's, or views on the device that holds it."""
     if place_of_weight(p) == HOST or backend != "cuda":
         return {name: np.ascontiguousarray(a) for name, a in weight_operands(p.to(HOST)).items()}
@@ -133,11 +146,14 @@ def matmul(
     workspace: Workspace | None = None,
     batch_invariant: bool = False,
     return_info: bool = False,
+    activations: str | None = None,
 ):
     """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library, type and device.
 
     x: float16 or bfloat16 [m, k], m >= 1, of NumPy, CuPy, torch or Numba. If a kernel cannot read x
-        in place (strides, alignment), x is copied first.
+        in place (strides, alignment), x is copied first. Or a QuantizedActivations
+        (``quantize_activations``): the product is multiplied in 8 bits (W4A8), and is of the type
+        that was quantised.
     p: the weight [k, n] as ``pack`` returns it. A weight with a ``permutation`` (activation order)
         costs a permuted copy of x. A weight on the host is copied to the GPU by its first product
         there (``p.copies``); one that ``p.to("cuda:1")`` has put on a device is read where it is.
@@ -160,6 +176,8 @@ def matmul(
         predicts the cost. With ``config``, that configuration must allow it, and the caller must
         pass the same one for every m.
     return_info: return (result, RunInfo).
+    activations: "int8" quantises x first, with a scale per row, where x is: the same result as
+        ``matmul(quantize_activations(x, "int8"), p)``. None: 16 bits.
 
     Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing if the
     backend asked for, or the device that holds x, cannot run the product, and under torch.compile.
@@ -168,6 +186,15 @@ def matmul(
     """
     plain = config is None and workspace is None
     choice = (backend, kernel, compiler, bias is None, batch_invariant)
+    if activations is not None or isinstance(x, QuantizedActivations):
+        from numba_marlin.api.activations import quantized_matmul
+
+        check_launch(compiler, workspace, stream)
+        options = Options(compiler, stream, workspace)
+        result, thread.last = quantized_matmul(
+            x, p, activations, backend, out, bias, kernel, config, options
+        )
+        return (result, thread.last) if return_info else result
     if plain and not return_info:
         found = repeat.again(x, p, out, bias, choice, stream)
         if found is not None:
@@ -220,14 +247,14 @@ def multiply(
     the whole's product."""
     if not isinstance(x, arrays.ArrayView):
         x = _check_x(x, p)
-    ordinal = _device_of(p, x)
+    ordinal = device_of(p, x)
     problem = WeightProblem.of(x.shape[0], p, x.type_name, bias is not None, batch_invariant)
     inputs = {"a": x}
     if bias is not None:
-        inputs["bias"] = _check_beside("bias", bias, x, (problem.n,), "(n,)")
+        inputs["bias"] = check_beside("bias", bias, x, (problem.n,), "(n,)")
     out_view = None
     if out is not None:
-        out_view = _check_out(out, x, (problem.m, problem.n), inputs.get("bias"))
+        out_view = check_out(out, x, (problem.m, problem.n), inputs.get("bias"))
     plan = planning.plan(problem, backend, kernel, config, ordinal, whole_n)
     product = Product(
         problem,
@@ -235,7 +262,7 @@ def multiply(
         lambda: {"c": _by_reference(inputs, p.to(HOST), batch_invariant)},
         {"a": "x"},
         weight=p,
-        kept=_kept(p, plan.backend),
+        kept=kept_arrays(p, plan.backend),
         ordinal=ordinal or 0,
     )
     options = Options(COMPILERS[0]) if options is None else options
@@ -247,7 +274,7 @@ def multiply(
         return replace(outcome, results={"c": out})
     if on_device:
         return outcome
-    return replace(outcome, results={"c": _hand_back(outcome.results["c"], x, out_view)})
+    return replace(outcome, results={"c": hand_back(outcome.results["c"], x, out_view)})
 
 
 def _by_reference(inputs: dict, p: PackedWeight | PackedBlocks, batch_invariant: bool):
@@ -258,10 +285,13 @@ def _by_reference(inputs: dict, p: PackedWeight | PackedBlocks, batch_invariant:
     return weight_product(x, p, bias, batch_invariant)
 
 
-def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None) -> object:
-    """Return a host result as an array of x's library, or written to ``out``."""
+def hand_back(
+    y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None, dtype: str | None = None
+) -> object:
+    """Return a host result as an array of x's library, or written to ``out``. dtype: of the result,
+    default: that of x."""
     if out is None and x.kind == "numpy":
         return y
-    result = arrays.empty_like(x, y.shape) if out is None else out.owner
+    result = arrays.empty_like(x, y.shape, dtype) if out is None else out.owner
     arrays.assign(arrays.view("out", result), y)
     return result

@@ -9,9 +9,13 @@ from __future__ import annotations
 OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 
 
+# Kinds of problems that run, trace and profile make. (Not products with 8-bit activations.)
+SHOWN = ("weights", "operands")
+
+
 class Names:
     """The valid values of an argument: the names of the kernels for some kinds of problems
-    (``problems.KINDS``), or for all if none are given."""
+    (``problems.KINDS``); those that the verbs can show if none are given."""
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
@@ -19,7 +23,7 @@ class Names:
     def __iter__(self):
         from numba_marlin.kernels import registry
 
-        return iter(registry.names(*self.kinds))
+        return iter(registry.names(*(self.kinds or SHOWN)))
 
     def __contains__(self, name: str) -> bool:
         return name in tuple(self)

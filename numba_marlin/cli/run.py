@@ -71,7 +71,7 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--kernel",
-        choices=Names("weights", "operands"),
+        choices=Names(),
         metavar="NAME",
         help="one of %(choices)s (default: the choice of explain)",
     )

@@ -158,6 +158,12 @@ def weight_operands(weight) -> dict[str, Any]:
     return {name: array for name, array in found.items() if array is not None}
 
 
+def activation_operands(x) -> dict[str, Any]:
+    """The arrays of ``formats.activations.QuantizedActivations``, {kernel parameter: array},
+    wherever they are."""
+    return {"a": x.codes, "a_scales": x.scales}
+
+
 def block_operands(a, b) -> dict[str, Any]:
     """The arrays of two ``formats.BlockScaled`` with scales in 128x4 order, {kernel parameter:
     array}."""

@@ -17,6 +17,7 @@
 - ``operands``: ``BlockScaled``, a matrix of 4- or 8-bit floats whose blocks share a scale (NVFP4,
   MXFP4, MXFP8): operands and results of block-scaled products; ``small_floats``: their number
   formats.
+- ``activations``: ``QuantizedActivations``, x in 8 bits with a scale per row (W4A8).
 - ``floats``: float16 and bfloat16 by name, and rounding to them.
 
 The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes.

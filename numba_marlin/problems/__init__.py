@@ -1,31 +1,37 @@
 """Problems: the checked sizes and types of a product. Pure numbers; no kernel, no device.
 
 ``WeightProblem`` (``weights``): activations times a quantised weight. ``BlockProblem``
-(``operands``): two matrices of small floats whose blocks share a scale. Both are frozen dataclasses
-that raise ValueError, naming the value and the rule, for problems that no kernel supports. Both
+(``operands``): two matrices of small floats whose blocks share a scale. ``ActivationsProblem``
+(``activations``): activations in 8 bits times a quantised weight. All are frozen dataclasses that
+raise ValueError, naming the value and the rule, for problems that no kernel supports. All
 implement the ``Problem`` protocol (``protocol``), on which the rooms above the compiler depend.
 
 May import formats.
 """
 
-from numba_marlin.problems.protocol import KINDS, OPERANDS, WEIGHTS, Problem
+from numba_marlin.problems.protocol import ACTIVATIONS, KINDS, OPERANDS, WEIGHTS, Problem
 from numba_marlin.problems.weights import LARGEST_DIMENSION, WeightProblem
 
 __all__ = [
+    "ACTIVATIONS",
     "KINDS",
     "LARGEST_DIMENSION",
     "OPERANDS",
     "WEIGHTS",
+    "ActivationsProblem",
     "BlockProblem",
     "Problem",
     "WeightProblem",
 ]
 
 
-def __getattr__(name):
-    # A product with a weight needs nothing of block-scaled operands.
-    if name != "BlockProblem":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from numba_marlin.problems.operands import BlockProblem
+# A product with a weight needs nothing of the other kinds.
+_LATE = {"BlockProblem": "operands", "ActivationsProblem": "activations"}
 
-    return BlockProblem
+
+def __getattr__(name):
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)

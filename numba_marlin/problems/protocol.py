@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 WEIGHTS = "weights"  # activations times a quantised weight
 OPERANDS = "operands"  # two block-scaled matrices
-KINDS = (WEIGHTS, OPERANDS)
+ACTIVATIONS = "activations"  # 8-bit activations times a quantised weight
+KINDS = (WEIGHTS, OPERANDS, ACTIVATIONS)
 
 
 class Problem(Protocol):
@@ -14,7 +15,7 @@ class Problem(Protocol):
 
     @property
     def kind(self) -> str:
-        """WEIGHTS or OPERANDS: which kernels may take it (``kernels.registry.kernels``)."""
+        """One of KINDS: which kernels may take it (``kernels.registry.kernels``)."""
 
     @property
     def m(self) -> int:

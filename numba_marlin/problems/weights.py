@@ -90,7 +90,8 @@ class WeightProblem:
 
     @property
     def bytes_of(self) -> dict[str, int]:
-        codes, x, y = self.k * self.n * self.bits // 8, 2 * self.m * self.k, 2 * self.m * self.n
+        codes, y = self.k * self.n * self.bits // 8, 2 * self.m * self.n
+        x = self.activation_bytes
         return {
             "weights": codes,
             "scales and zero points": self.least_bytes - codes - x - y,
@@ -99,13 +100,17 @@ class WeightProblem:
         }
 
     @property
+    def activation_bytes(self) -> int:
+        return 2 * self.m * self.k
+
+    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 
     @property
     def least_bytes(self) -> int:
-        """Bytes moved if each byte moves once: 16-bit A, packed W with scales and zero points,
-        bias, 16-bit C."""
+        """Bytes moved if each byte moves once: A, packed W with scales and zero points, bias,
+        16-bit C."""
         m, n, k, columns = self.m, self.n, self.k, packed_columns(self.n)
         if self.codes == "integer":
             zeros = {None: 0, "integer": self.bits, "float16": 16}[self.zeros]
@@ -116,7 +121,7 @@ class WeightProblem:
                 columns // 64 * rows * fp4_marlin.scale_row_bytes(self.group_size) + 4 * columns
             )
         weight = columns * k * self.bits // 8 + scales
-        return 2 * m * k + weight + 2 * n * self.bias + 2 * m * n
+        return self.activation_bytes + weight + 2 * n * self.bias + 2 * m * n
 
     @property
     def has_zeros(self) -> bool:

@@ -1,6 +1,7 @@
 """The float64 products, and the error bounds that are the only tolerances tests may use.
 
 - ``weights``: activations times quantised weights; this package exports its names.
+- ``activations``: activations in 8 bits times 4-bit weights, and the bits that kernels must give.
 - ``operands``: two block-scaled operands, with the epilogues of their kernels.
 - ``small_sums``: sums of products of 8-bit floats, as Hopper's wgmma makes them.
 

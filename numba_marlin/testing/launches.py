@@ -18,12 +18,13 @@ import numpy as np
 
 from numba_marlin import compiler
 from numba_marlin.emulator import Machine
-from numba_marlin.execution.binding import Binding, bind, weight_operands
+from numba_marlin.execution.binding import Binding, activation_operands, bind, weight_operands
 from numba_marlin.execution.machine import host_arrays, set_up
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, marlin
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.kernels.registry import kernel_of
-from numba_marlin.problems import WeightProblem
+from numba_marlin.problems import ActivationsProblem, WeightProblem
 
 TARGET = "sm_90a"
 
@@ -76,7 +77,7 @@ def rows_apart(x: np.ndarray, a_stride: int) -> np.ndarray:
 
 def prepare(
     config,
-    x: np.ndarray,
+    x: np.ndarray | QuantizedActivations,
     weight,
     *,
     kernel=None,
@@ -87,7 +88,8 @@ def prepare(
     bias: np.ndarray | None = None,
 ) -> Prepared:
     """A launch of a kernel of 4- or 8-bit weights. ``config``: of the kernel, which need not be
-    named then. ``x``: [m, k] fp16 or bf16. ``weight``: a QuantizedWeight or BlockWeight, or a
+    named then. ``x``: [m, k] fp16 or bf16, or
+    quantised. ``weight``: a QuantizedWeight or BlockWeight, or a
     packed one where the slow packing of the specification matters. ``kernel``: a KernelDefinition
     that is not registered. ``sms``: multiprocessors that the grid is made for. ``a_stride``:
     elements from a row of x to the next, default k."""
@@ -95,17 +97,23 @@ def prepare(
     packed = weight
     if not isinstance(weight, (PackedWeight, PackedBlocks)):
         packed = (
-            Fp4MarlinFormat().pack(weight, x.dtype.name)
+            Fp4MarlinFormat().pack(weight, str(x.dtype))
             if isinstance(weight, BlockWeight)
             else marlin.pack(weight)
         )
-    m, k = x.shape[0], packed.k
+    k = packed.k
+    if isinstance(x, QuantizedActivations):
+        problem = ActivationsProblem.of_quantized(x, packed, bias is not None)
+        activations = activation_operands(x)
+    else:
+        problem = WeightProblem.of(x.shape[0], packed, x.dtype.name, bias is not None)
+        activations = {"a": rows_apart(x, a_stride or k)}
     return Prepared.of(
         bind(
             kernel,
             config,
-            WeightProblem.of(m, packed, x.dtype.name, bias is not None),
-            {"a": rows_apart(x, a_stride or k), **weight_operands(packed), "bias": bias},
+            problem,
+            {**activations, **weight_operands(packed), "bias": bias},
             sms=sms,
             compiled=compiler.build(kernel, config, target=target, compiler=compiled_by),
             row_distance=a_stride or k,

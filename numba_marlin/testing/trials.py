@@ -16,7 +16,9 @@ import numpy as np
 
 from numba_marlin import compiler
 from numba_marlin.kernels.registry import find_kernel, names
-from numba_marlin.problems import WEIGHTS
+from numba_marlin.problems import ACTIVATIONS, OPERANDS, WEIGHTS
+from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.reference.activations import kernel_product
 from numba_marlin.testing import blocks, exact, launches, operands
 
 exact_problem, exact_blocks = (
@@ -121,9 +123,35 @@ class SmallBlocks(Small):
         return "m={} n={} k={}".format(*self.shape)
 
 
+class SmallActivations(Small):
+    """x in 8 bits; shape: m, n, k, group_size."""
+
+    @functools.cached_property
+    def problem(self):
+        config = self.config
+        given = exact_problem(
+            *self.shape, seed=1, dtype=config.dtype, zeros_kind=config.zeros, bias=config.bias
+        )
+        x = quantize_rows(given.x)
+        expected = kernel_product(x, given.weight, given.bias)
+        return functools.partial(
+            launches.prepare,
+            config,
+            x,
+            given.weight,
+            kernel=self.kernel,
+            sms=self.sms,
+            bias=given.bias,
+        ), expected
+
+
+_KINDS = {WEIGHTS: Small, OPERANDS: SmallBlocks, ACTIVATIONS: SmallActivations}
+
+
 def _small(kernel, trial) -> Small:
-    made, more = (Small, (trial.group_size,)) if kernel.kind == WEIGHTS else (SmallBlocks, ())
-    return made(kernel, trial.config, (*trial.sizes, *more), trial.sms, trial.places)
+    groups = () if trial.group_size is None else (trial.group_size,)
+    shape = (*trial.sizes, *groups)
+    return _KINDS[kernel.kind](kernel, trial.config, shape, trial.sms, trial.places)
 
 
 SMALLS = {

@@ -2,7 +2,7 @@
 
 from numba_marlin.kernels.decode import schedule as decode_schedule
 from numba_marlin.kernels.decode.config import DecodeConfig
-from numba_marlin.kernels.wgmma import schedule as wgmma_schedule
+from numba_marlin.kernels.hopper import schedule as wgmma_schedule
 from numba_marlin.kernels.wgmma.config import STAGE_K
 from tests.kernels.plain_language import plain_language
 

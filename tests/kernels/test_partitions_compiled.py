@@ -7,8 +7,8 @@ from numba_marlin import compiler
 from numba_marlin.emulator import Machine
 from numba_marlin.kernels.decode import schedule as decode_schedule
 from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.hopper import schedule as wgmma_schedule
 from numba_marlin.kernels.language.definition import KernelDefinition
-from numba_marlin.kernels.wgmma import schedule as wgmma_schedule
 from numba_marlin.kernels.wgmma.config import STAGE_K, WgmmaConfig
 from tests.kernels.partitions import decode_pieces, wgmma_items
 

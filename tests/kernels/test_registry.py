@@ -18,7 +18,15 @@ from numba_marlin import heuristics, kernels
 from numba_marlin.hardware import devices
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.language import about as shared
-from numba_marlin.problems import KINDS, OPERANDS, WEIGHTS, BlockProblem, WeightProblem
+from numba_marlin.problems import (
+    ACTIVATIONS,
+    KINDS,
+    OPERANDS,
+    WEIGHTS,
+    ActivationsProblem,
+    BlockProblem,
+    WeightProblem,
+)
 from numba_marlin.profile.instrument.sections import BY_NAME
 
 PACKAGE = Path(numba_marlin.__file__).parent
@@ -29,8 +37,8 @@ every_kernel = pytest.mark.parametrize("name", NAMES)
 
 def demo_problem(kernel, sizes):
     """The problem of these sizes that a kernel is shown on."""
-    if kernel.kind == WEIGHTS:
-        return WeightProblem(*sizes)
+    if kernel.kind != OPERANDS:
+        return {WEIGHTS: WeightProblem, ACTIVATIONS: ActivationsProblem}[kernel.kind](*sizes)
     return BlockProblem.with_fields(*sizes, dict(kernel.about.demo.trace_changes))
 
 
@@ -73,8 +81,8 @@ def test_each_kind_of_problem_has_a_ladder_of_its_own():
         rungs = [kernel.rung for kernel in registry.kernels(kind)]
         assert rungs == sorted(set(rungs)), f"{kind}: two kernels on a rung: {rungs}"
     assert [kernel.about.demo.first for kernel in registry.kernels(WEIGHTS)].count(True) == 1
-    assert set(NAMES) == {*registry.names(WEIGHTS), *registry.names(OPERANDS)}
-    assert not {*registry.names(WEIGHTS)} & {*registry.names(OPERANDS)}
+    assert NAMES == tuple(name for kind in KINDS for name in registry.names(kind))
+    assert len(NAMES) == len(set(NAMES))
 
 
 def test_an_unknown_name_lists_those_there_are():

@@ -33,6 +33,7 @@ VARIANTS = (
     "wgmma, two parts",
     "wgmma, MXFP4",
     "block_scaled, one block",
+    "wgmma_int8, two warpgroups, one scale per column",
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numba_marlin.kernels.language.about import About
 from numba_marlin.kernels.language.arrays import array_type, array_words, flat_parameters
-from numba_marlin.problems.protocol import OPERANDS, WEIGHTS, Problem
+from numba_marlin.problems.protocol import ACTIVATIONS, OPERANDS, WEIGHTS, Problem
 
 if TYPE_CHECKING:
     from numba_marlin.kernels.language.choice import Chooser
@@ -46,7 +46,11 @@ class Takes:
         """What of ``problem`` the kernel does not take, a phrase each; empty if it takes all of
         it."""
         if problem.kind != self.kind:
-            return ("two block-scaled operands",)
+            return (
+                "two block-scaled operands"
+                if problem.kind == OPERANDS
+                else f"{'16' if problem.kind == WEIGHTS else '8'}-bit activations",
+            )
         found = []
         fp4 = problem.codes != "integer"
         if fp4 and not self.fp4_groups:
@@ -66,6 +70,22 @@ class Takes:
         if group_sizes is not None and problem.group_size not in group_sizes:
             found.append(f"group_size={problem.group_size}, which must be one of {group_sizes}")
         return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakesActivations(Takes):
+    """The same of problems with activations in 8 bits (``problems.ActivationsProblem``)."""
+
+    kind: ClassVar[str] = ACTIVATIONS
+
+    #: Of them: of ``formats.activations.KINDS``.
+    activations: tuple[str, ...] = ("int8",)
+
+    def refusals(self, problem: Problem) -> tuple[str, ...]:
+        found = super().refusals(problem)
+        if problem.kind == self.kind:
+            found += tuple(_not_among(problem, activations=self.activations))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +195,7 @@ class KernelDefinition:
     # ---- which problems it takes, in which configuration
 
     #: The problems that it can be configured for.
-    takes: Takes | TakesOperands = Takes()
+    takes: Takes | TakesActivations | TakesOperands = Takes()
     #: The configurations worth a thought for a problem, and why (``choice.Chooser``). None for a
     #: kernel that nobody chooses: a test's.
     chooser: Chooser | None = None

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP, THREAD_REGISTERS
+from numba_marlin.kernels.hopper.shared import STAGE_K, STAGE_K16_ROWS, WARPGROUP, SharedMemory
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
-from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_K16_ROWS, WARPGROUP, SharedMemory
 
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24

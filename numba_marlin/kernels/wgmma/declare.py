@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from numba_marlin.kernels.hopper.shared import ALIGNMENT
 from numba_marlin.kernels.language.about import About, MachineCost, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.wgmma import choose
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
-from numba_marlin.kernels.wgmma.shared import ALIGNMENT
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4)
 # two k groups in each block of a pair

@@ -20,12 +20,12 @@ cluster stands beside them.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.hopper.columns import column_verbs
+from numba_marlin.kernels.hopper.output import FIRST_BARRIER
+from numba_marlin.kernels.hopper.schedule import schedule_verbs
+from numba_marlin.kernels.hopper.shared import RESULT_PIECE_BYTES, WARPGROUP, WARPGROUP_QUAD_BYTES
 from numba_marlin.kernels.language.pipeline import BARRIER_BYTES
 from numba_marlin.kernels.language.tuples import for_each, map_each, together
-from numba_marlin.kernels.wgmma.columns import column_verbs
-from numba_marlin.kernels.wgmma.output import FIRST_BARRIER
-from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import RESULT_PIECE_BYTES, WARPGROUP, WARPGROUP_QUAD_BYTES
 
 # Named barriers of warpgroup 0 (of both k groups), and these + 1 of warpgroup 1. Behind those of
 # ``output``, which has one for each of two warpgroups.

@@ -26,6 +26,9 @@ factors                      FP4 only: fp32 [n_packed], a column's global scale 
 
 n_packed is n rounded up to a multiple of 64; scale rows: below (one, if scales are per column).
 
+Of the modules that are named below, ``shared``, ``load``, ``schedule``, ``columns`` and ``output``
+lie in ``kernels.hopper``.
+
 **Terms.** *x* is the matrix A of the interface; a *fragment* is a lane's four registers of
 ``wgmma``'s first operand A, which is weights. *Block* alone: a thread block. *Row* alone: of x and
 C. *Groups* alone, or of 128 rows: scale groups. ``group_m`` counts row tiles (``schedule``).
@@ -202,14 +205,14 @@ are walked while the kernel is compiled (``language.tuples``: for_each, map_each
 With piece 1, f takes and returns tuples of one: acc[0] is a strip's accumulators. A bare 0 for
 ``where`` is one that nobody reads."""
 
+from numba_marlin.kernels.hopper.load import load_verbs
+from numba_marlin.kernels.hopper.output import output_verbs
+from numba_marlin.kernels.hopper.schedule import NO_TILE, schedule_verbs
+from numba_marlin.kernels.hopper.shared import ALIGNMENT, STAGE_K, STAGE_K16_ROWS, WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.wgmma.config import PRODUCER_REGISTERS
 from numba_marlin.kernels.wgmma.exchange import exchange_verbs
-from numba_marlin.kernels.wgmma.load import load_verbs
-from numba_marlin.kernels.wgmma.output import output_verbs
-from numba_marlin.kernels.wgmma.schedule import NO_TILE, schedule_verbs
-from numba_marlin.kernels.wgmma.shared import ALIGNMENT, STAGE_K, STAGE_K16_ROWS, WARPGROUP
 from numba_marlin.kernels.wgmma.tensor import tensor_verbs
 from numba_marlin.layout.tensor_map import ELEMENT_BYTES, TensorMap
 

@@ -62,18 +62,10 @@ last column is tile_m 32, k_groups 2:
     sums, groups of 256                       150   155   162
 """
 
+from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
 from numba_marlin.kernels.language.tuples import map_each, repeat, together
 from numba_marlin.kernels.wgmma.weights import weight_verbs
-from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
-from numba_marlin.layout.wgmma import Descriptor
 
-# wgmma's B is 16 of k by tile_m. In a stage x is [tile_m][64 of k], so k is contiguous: "K-major",
-# and the instruction's trans-b is 0 (its scale-a and scale-b are 1). All of its descriptor but the
-# address: 128-byte swizzle, groups of eight rows of x 1024 bytes apart; base offset 0, as a stage
-# begins at a multiple of 1024; the leading offset is not used with a swizzle.
-DESCRIPTOR_WITHOUT_ADDRESS = Descriptor(
-    address=0, stride_bytes=SWIZZLE_PATTERN_BYTES, swizzle=128
-).encode()
 # From 16 of k to the next 16, within a row of x: 32 bytes, in the descriptor's units of 16. The
 # swizzle is a function of the whole address, so that a start inside of a 128-byte row is allowed.
 NEXT_K16 = 2

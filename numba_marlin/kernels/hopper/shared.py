@@ -1,5 +1,6 @@
-"""Where things lie in the shared memory of ``wgmma``: offsets in bytes, from an address that is a
-multiple of ALIGNMENT. Names are properties, below or in ``config``; the last index is in bytes.
+"""Where things lie in the shared memory of ``wgmma`` (and of ``wgmma_int8``, whose stages are of
+eight k16 rows instead of four): offsets in bytes, from an address that is a multiple of ALIGNMENT.
+Names are properties, below or in ``config``; the last index is in bytes.
 
 A block::
 
@@ -54,6 +55,7 @@ from numba_marlin.hardware.limits import BOX_ELEMENTS
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
+from numba_marlin.layout.wgmma import Descriptor
 
 STAGE_K = 64  # depth of a stage: one row of the 128-byte swizzle
 STAGE_K16_ROWS = STAGE_K // 16
@@ -61,12 +63,30 @@ WARPGROUP = 128  # threads
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
 RESULT_PIECE_BYTES = 512  # a piece, 16 rows by 16 columns of C, in 16 bits
 WARPGROUP_QUAD_BYTES = WARPGROUP * 16  # a quad of every thread of a warpgroup, in fp32
+# wgmma's B is 32 bytes of k by tile_m. In a stage x is [tile_m][128 bytes of k], so k is
+# contiguous: "K-major", and a 16-bit instruction's trans-b is 0 (its scale-a and scale-b are 1).
+# All of its descriptor but the address: 128-byte swizzle, groups of eight rows of x 1024 bytes
+# apart; base offset 0, as a stage begins at a multiple of 1024; the leading offset is not used with
+# a swizzle.
+DESCRIPTOR_WITHOUT_ADDRESS = Descriptor(
+    address=0, stride_bytes=SWIZZLE_PATTERN_BYTES, swizzle=128
+).encode()
 
 
 class SharedMemory:
-    """Properties of ``WgmmaConfig``."""
+    """Properties of ``WgmmaConfig``, and of the configuration of ``w4a8.wgmma_int8``, whose x has
+    8 bits and whose stages are twice as deep."""
 
     # ---- a stage ----
+
+    @property
+    def stage_k(self):
+        """Depth of a stage: a row of the swizzle of x."""
+        return STAGE_K
+
+    @property
+    def stage_k16_rows(self):
+        return self.stage_k // 16
 
     @property
     def x_stage_bytes(self):
@@ -112,7 +132,7 @@ class SharedMemory:
 
     @property
     def w_box_bytes(self):
-        return STAGE_K16_ROWS * self.w_row_bytes
+        return self.stage_k16_rows * self.w_row_bytes
 
     @property
     def w_boxes(self):

@@ -20,8 +20,7 @@ groups. In the first, ``ahead``: stages that are filled before the kernel before
 get x.
 """
 
-from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_K16_ROWS
+from numba_marlin.kernels.hopper.schedule import schedule_verbs
 
 
 def load_verbs(lang, config, ring, copy_weights=None):
@@ -53,7 +52,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
         for box in range(cfg.w_boxes):
             target = filling.address + (cfg.weights_at + box * cfg.w_box_bytes)
             inner = (column + box * cfg.w_box_columns) * cfg.w_elements
-            k16_row, barrier = step * STAGE_K16_ROWS, filling.barrier
+            k16_row, barrier = step * cfg.stage_k16_rows, filling.barrier
             if sizes.m <= cfg.tile_m:
                 ptx.cp_async_bulk_tensor_2d_g2s_hint(
                     target, weights, inner, k16_row, barrier, policy
@@ -70,7 +69,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
         filling = filling_at(shared, place)
         ring.expect(shared.barriers, place, cfg.copied_bytes)
         copy_weights(filling, maps.weights, column, step, policy, sizes)
-        scale_row = step * STAGE_K16_ROWS // cfg.k16_per_scale_row if cfg.grouped else 0
+        scale_row = step * cfg.stage_k16_rows // cfg.k16_per_scale_row if cfg.grouped else 0
         if copies_scales:
             # rows of the map: scale rows, or panels of FP4's scales
             inner = scale_row * cfg.scale_words if cfg.block_scaled else column
@@ -92,7 +91,7 @@ def load_verbs(lang, config, ring, copy_weights=None):
         """x of a stage: rows from ``row`` on. Its bytes are announced already."""
         filling = filling_at(shared, place)
         ptx.cp_async_bulk_tensor_2d_g2s(
-            filling.address, maps.x, step * STAGE_K, row, filling.barrier
+            filling.address, maps.x, step * cfg.stage_k, row, filling.barrier
         )
 
     @lang.device

@@ -18,7 +18,6 @@ zeros.
 """
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
-from numba_marlin.kernels.wgmma.shared import STAGE_K
 
 
 def schedule_verbs(lang, config):
@@ -59,7 +58,7 @@ def schedule_verbs(lang, config):
     @lang.device
     def plan_of(sizes):
         team = own_team()
-        steps = (sizes.k + (STAGE_K - 1)) // STAGE_K
+        steps = (sizes.k + (cfg.stage_k - 1)) // cfg.stage_k
         m_tiles = (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m
         n_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
         tiles = m_tiles * n_tiles

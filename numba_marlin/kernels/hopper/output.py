@@ -20,10 +20,10 @@ tile that blocks first to last share has
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.hopper.columns import column_verbs
+from numba_marlin.kernels.hopper.schedule import schedule_verbs
+from numba_marlin.kernels.hopper.shared import WARPGROUP, WARPGROUP_QUAD_BYTES
 from numba_marlin.kernels.language.tuples import for_each, map_each
-from numba_marlin.kernels.wgmma.columns import column_verbs
-from numba_marlin.kernels.wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.wgmma.shared import WARPGROUP, WARPGROUP_QUAD_BYTES
 
 # Named barriers 1 and 2, of warpgroup 0 and 1; 0 is syncthreads, 3 to 6 are those of ``exchange``.
 FIRST_BARRIER = 1

@@ -1,0 +1,162 @@
+"""``QuantizedActivations``: activations in 8 bits with a scale per row (token), or per row and
+group of k: the left operand of a product with 4-bit weights at 8-bit rate (W4A8).
+
+    X[r, i] = decode(codes[r, position of i]) * scales[r]            group_size None
+    X[r, i] = decode(codes[r, position of i]) * scales[r, i // group_size]
+
+    kind   codes                                         largest
+    int8   int8, -127 to 127 (-128 is not used)          127
+    fp8    uint8, e4m3 bits (``small_floats``)           448
+
+codes: [m, k], C-contiguous, k permuted within each 16 (``layout.w4a8``: position p of 16 holds k =
+``K_ORDER[p]``), so that Marlin's packed words are operands as they lie. k is a multiple of 16, and
+of the group size. scales: float32 [m], or [m, k / group_size]; 0 for a row (group) of zeros, NaN
+for one that has NaN or infinity, which only a device may make (``quantizers.activations``).
+
+No sums of codes are kept: a kernel subtracts zero points from the codes of the weight, which is
+exact in 8 bits, and needs none. ``sums`` makes them for who multiplies by unsigned codes.
+
+codes and scales are NumPy arrays, or arrays of the same shapes and types on a device. The
+constructor checks types and shapes (TypeError or ValueError, naming the value and the rule) but
+reads no elements. Methods that read elements need them on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.formats.floats import HALF_TYPES, as_numpy, float_type, round_to
+from numba_marlin.formats.small_floats import decode
+from numba_marlin.layout.w4a8 import STEP, permuted, restored
+from numba_marlin.wording import byte_count, did_you_mean
+
+KINDS = {"int8": "int8", "fp8": "uint8"}  # kind -> type of its codes
+LARGEST = {"int8": 127, "fp8": 448}
+
+
+def check_kind(kind: object) -> str:
+    """ValueError unless ``kind`` is one of KINDS."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(KINDS)
+        raise ValueError(f"kind={kind!r} must be one of {known}{did_you_mean(kind, KINDS)}")
+    return kind
+
+
+def check_depth(k: int, group_size: object) -> None:
+    """ValueError or TypeError unless rows of k numbers can have groups of this size, None for
+    one."""
+    if k <= 0 or k % STEP:
+        raise ValueError(f"k={k} must be a positive multiple of {STEP}")
+    if group_size is None:
+        return
+    if isinstance(group_size, bool) or not isinstance(group_size, int):
+        raise TypeError(f"group_size={group_size!r} must be an int, or None for a scale per row")
+    if group_size <= 0 or group_size % STEP or k % group_size:
+        raise ValueError(
+            f"group_size={group_size} must be a positive multiple of {STEP} that divides k={k}, or"
+            " None for a scale per row"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QuantizedActivations:
+    """Activations [m, k] in 8 bits; the module's docstring has the formula and the shapes."""
+
+    #: "int8" or "fp8".
+    kind: str
+    #: int8 or uint8 [m, k], k permuted within 16; a NumPy array or one on a device.
+    codes: Any
+    #: float32 [m] or [m, k / group_size], a NumPy array or one on a device.
+    scales: Any
+    #: Numbers along k that share a scale, None for all of a row.
+    group_size: int | None = None
+    #: Type of the activations that were quantised, and of products: "float16" or "bfloat16".
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        if self.dtype not in HALF_TYPES:
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(HALF_TYPES)}")
+        shape = tuple(self.codes.shape)
+        if len(shape) != 2 or shape[0] == 0:
+            raise ValueError(f"codes.shape={shape} must be (m, k) with m of at least 1")
+        check_depth(shape[1], self.group_size)
+        m, k = shape
+        wanted = (m,) if self.group_size is None else (m, k // self.group_size)
+        if tuple(self.scales.shape) != wanted:
+            raise ValueError(f"scales.shape={tuple(self.scales.shape)} must be {wanted}")
+        for name, dtype in (("codes", KINDS[self.kind]), ("scales", "float32")):
+            found = str(getattr(self, name).dtype).rpartition(".")[2]  # torch says torch.int8
+            if found != dtype:
+                raise TypeError(f"{name}.dtype={found} must be {dtype} for kind={self.kind!r}")
+
+    @classmethod
+    def of_codes(
+        cls,
+        kind: str,
+        codes: np.ndarray,
+        scales: np.ndarray,
+        group_size: int | None = None,
+        dtype: str = "float16",
+    ) -> QuantizedActivations:
+        """From codes [m, k] in the order of k, on the host."""
+        check_depth(codes.shape[1], group_size)
+        return cls(kind, np.ascontiguousarray(permuted(codes)), scales, group_size, dtype)
+
+    @property
+    def m(self) -> int:
+        return int(self.codes.shape[0])
+
+    @property
+    def k(self) -> int:
+        return int(self.codes.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.m, self.k
+
+    @property
+    def nbytes(self) -> int:
+        """Of codes and scales."""
+        groups = 1 if self.group_size is None else self.k // self.group_size
+        return self.m * (self.k + 4 * groups)
+
+    def plain_codes(self) -> np.ndarray:
+        """Codes [m, k] in the order of k."""
+        return restored(as_numpy("codes", self.codes))
+
+    def values(self) -> np.ndarray:
+        """What the codes stand for before they are scaled: float64 [m, k], in the order of k."""
+        codes = self.plain_codes()
+        return (decode(codes, "e4m3") if self.kind == "fp8" else codes).astype(np.float64)
+
+    def scale_rows(self) -> np.ndarray:
+        """float64 [m, k], or [m, 1] with a scale per row."""
+        scales = as_numpy("scales", self.scales).astype(np.float64)
+        return scales[:, None] if self.group_size is None else scales.repeat(self.group_size, 1)
+
+    def dequantized(self, dtype: Any = None) -> np.ndarray:
+        """The numbers [m, k] in the order of k, exact in float64 and rounded once to ``dtype``
+        (default: ``self.dtype``)."""
+        wanted = float_type(self.dtype if dtype is None else dtype)
+        with np.errstate(invalid="ignore"):
+            return round_to(self.values() * self.scale_rows(), wanted)
+
+    def sums(self, group_size: int = -1) -> np.ndarray:
+        """Sums of what the codes stand for over groups of k (-1: all of k), of every row: int64
+        [m, groups] for int8, float64 (exact) for fp8."""
+        values = self.values()
+        size = self.k if group_size == -1 else group_size
+        check_depth(self.k, size)
+        found = values.reshape(self.m, -1, size).sum(axis=2)
+        return found if self.kind == "fp8" else found.astype(np.int64)
+
+    def __repr__(self) -> str:
+        scales = "a scale per row" if self.group_size is None else f"groups of {self.group_size}"
+        return (
+            f"<QuantizedActivations {self.m} x {self.k} {self.kind}, {scales}, of {self.dtype}:"
+            f" {byte_count(self.nbytes)}>"
+        )

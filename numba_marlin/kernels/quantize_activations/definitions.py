@@ -1,0 +1,68 @@
+"""How the kernels of ``rows`` are made and launched: ``QUANTIZE``, configured by types and groups.
+
+They are a KernelDefinition, so that they are compiled, cached and launched as all kernels are, but
+no product is theirs: the registry does not have them, and of a problem's sizes n is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_marlin.kernels.language.about import About, MachineCost
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.language.plain import body_of
+
+THREADS = 256
+KINDS = {"int8": "sm_80", "fp8": "sm_89"}  # of codes, and the least target
+
+
+@dataclass(frozen=True)
+class RowTypes:
+    """What is to be chosen: nothing. What the activations and the caller say."""
+
+    #: Of the codes: "int8" or "fp8".
+    kind: str = "int8"
+    #: Of x: "float16" or "bfloat16".
+    dtype: str = "float16"
+    #: Numbers along k that share a scale, a multiple of 16; None for all of a row.
+    group_size: int | None = None
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} must be one of {', '.join(KINDS)}")
+        if self.dtype not in ("float16", "bfloat16"):
+            raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
+
+    def groups(self, k: int) -> int:
+        return 1 if self.group_size is None else k // self.group_size
+
+
+def _make(lang, config):
+    # imports Numba
+    from numba_marlin.kernels.quantize_activations import rows
+
+    return body_of(getattr(rows, f"{config.dtype}_to_{config.kind}"), lang)
+
+
+def shapes(config: RowTypes, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:
+    """Of the arrays: two numbers of x, and four codes, to a word."""
+    return {"x": (m, k // 2), "codes": (m, k // 4), "scales": (m, config.groups(k))}
+
+
+QUANTIZE = KernelDefinition(
+    name="quantize_activations",
+    summary="activations to 8 bits with a scale per row or group",
+    config_type=RowTypes,
+    parameters=(
+        ("x", "int32[:, ::1]"),
+        ("codes", "int32[:, ::1]"),
+        ("scales", "float32[:, ::1]"),
+    ),
+    shapes=shapes,
+    make=_make,
+    threads=lambda config: THREADS,
+    shared_bytes=lambda config: 0,
+    static_shared_bytes=lambda config: 4 * THREADS // 32,
+    grid=lambda config, m, n, k, sms: (m, config.groups(k), 1),
+    about=About(machine_cost=MachineCost(weight=0.5, warp=0.14)),
+)

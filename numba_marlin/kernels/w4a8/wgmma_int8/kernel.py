@@ -1,0 +1,173 @@
+"""W4A8 on Hopper: Marlin's bytes times 8-bit activations at the 8-bit rate of ``wgmma``.
+``C[m, n] = A[m, k] @ W[k, n]``. The same weights, unmoved, that ``wgmma`` multiplies in 16 bits.
+
+Parameters, in the signature's order:
+
+a_map, b_map, s_map, c_map, z_map   tensor maps (``tensor_maps``) of
+                   codes of x int8 [m, k], k permuted within 16 (``layout.w4a8``); b int32 [k/16, 2
+                   n_packed] in Marlin's order; scales [groups, n_packed] of the type of c; c [m,
+                   n]; zero points int32 [groups, n_packed / 8], the scales again if there are none
+c, scales          addresses of the same; of scales, where there is one per column
+bias               [n], of the type of c
+a_scales           float32 [m], of the rows of x
+m, n, k            int32, at least 1; k a multiple of 16, n of 8
+
+**The idea.** The transposed product and everything around it are those of ``kernels.wgmma``:
+weights pass through registers as the operand A of ``wgmma``, x lies in shared memory as TMA laid it
+down, one warpgroup copies, the others multiply. The ring, the producer, the order of tiles and the
+store of C are the same device functions (``kernels.hopper``). What is new is between the load of a
+word and the total (``multiply`` has the order of a round):
+
+    load        words of eight k16 rows, a stage: 128 of k, one row of x's swizzle in 8 bits
+    dequantise  five instructions for 8 weights: no 16-bit numbers, no scales. Word & 0xf0f0f0f0,
+                with the highest bits flipped, is four times 16 (code - 8) as signed bytes; shifted
+                left by 4, the other four; two ``prmt`` sort them by column. With zero points,
+                nibbles are spread low, and the zero point is subtracted from four bytes at once,
+                held apart by a borrow bit: nine instructions. No sums of x, no correction later.
+    multiply    ``wgmma`` m64nNk32, s8 times s8 into s32: exact
+    promote     a scale group's sums into fp32 totals: three instructions for each. They fit in 22
+                bits, so that adding the bits of 1.5 * 2**23 makes a float of the integer, where
+                ``cvt`` has a quarter of the rate or less.
+
+With one scale per column sums are integers to the end, and no total stands beside them.
+
+**The bits.** ``reference.activations`` has the order of fp32 operations; results match it bit for
+bit, for every tile shape. The units of 1/16 are a power of two that the row's scale takes out:
+fma(16 D, s, 16 total) is 16 fma(D, s, total), for no exponent here comes near the ends of fp32
+(scales of x below 2**-122, of rows that are all but zero in bfloat16, may lose bits).
+
+**A step's time, expected** (instructions are counted in the SASS, the rest is reckoned: nobody has
+run this on a GPU). A step of 128 of k, two consumer warpgroups, so two warps a scheduler; tensor
+cores at 4096 products a cycle and SM; cycles:
+
+    tile       groups, zero points   a warp's instructions   issue   tensor cores   expected
+    128 x 128  128                   278                     556     512            560 to 700
+    128 x 128  128, with             315                     630     512            630 to 750
+    64 x 256   128                   324                     648     512            650 to 780
+    128 x 256  one per column        127                     254     1,024          1,024 to 1,200
+
+Shared memory is busy for 256 cycles with x (each warpgroup reads all of it, for each strip) and 256
+with words (a warp takes 4 or 8 of 16 bytes: ``hopper.shared``), 512 with x for 128 x 256. While one
+warpgroup promotes the other multiplies; what that does not hide is the expectation's width. At 1.75
+GHz and 132 SMs: 1,390 to 1,730 TFLOP/s with groups of 128, 1,620 to 1,890 per column. Bare
+loops ran at 1,900 without promotion and 1,110 with promotion that nothing overlaps (an H200). 8192
+x 8192, m = 4096: 0.32 to 0.40 ms and 0.29 to 0.34, beside 0.79 of cuBLAS in fp16 and the 0.03 that
+``quantize_activations`` takes; ``experiments/23_w4a8`` will measure all.
+"""
+
+from numba_marlin.kernels.hopper.load import load_verbs
+from numba_marlin.kernels.hopper.output import output_verbs
+from numba_marlin.kernels.hopper.schedule import NO_TILE, schedule_verbs
+from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
+from numba_marlin.kernels.w4a8.wgmma_int8.config import PRODUCER_REGISTERS, STAGE_K
+from numba_marlin.kernels.w4a8.wgmma_int8.finish import finish_verbs
+from numba_marlin.kernels.w4a8.wgmma_int8.multiply import multiply_verbs
+from numba_marlin.layout.tensor_map import TensorMap
+
+
+def make(lang, config):
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    cfg = lang.constants(config)
+    ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
+    schedule = schedule_verbs(lang, config)
+    load = load_verbs(lang, config, ring)
+    multiply_item = multiply_verbs(lang, config, ring)
+    finish, output = finish_verbs(lang, config), output_verbs(lang, config)
+    moves_registers = config.consumer_registers is not None
+    give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
+    take_registers = ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
+
+    # as in ``kernels.wgmma``
+    Thread = lang.record("Thread", "warpgroup number panel first_strip lane")
+    Shared = lang.record("Shared", "base barriers")
+    # in global memory: what the epilogue reads and writes
+    Result = lang.record("Result", "c_map column_scales row_scales bias")
+
+    @lang.device
+    def own_thread():
+        """-> Thread of a consumer."""
+        own = ptx.tid_x()
+        warpgroup, number = own // WARPGROUP, own % WARPGROUP
+        warp = number // 32
+        first_strip = (warp // cfg.panels + warpgroup * cfg.warps_per_panel) * cfg.strips
+        return Thread(warpgroup, number, warp % cfg.panels, first_strip, number % 32)
+
+    @lang.device
+    def produce(shared, maps, sizes):
+        """One thread: the stages of all tiles of this block."""
+        plan = schedule.plan_of(sizes)
+        place = ring.producer_start()
+        item = schedule.first_item(plan)
+        if item.tile != NO_TILE:
+            place, item = load.fill_first(shared, place, item, plan, maps, sizes)
+        while item.tile != NO_TILE:
+            place = load.fill_stages(shared, place, item, plan, maps, sizes)
+            item = schedule.next_item(plan, item)
+
+    @lang.device
+    def consume(shared, result, sizes):
+        """A consumer's thread: the main loop of each tile, and its epilogue."""
+        thread = own_thread()
+        plan = schedule.plan_of(sizes)
+        place = ring.consumer_start()
+        item = schedule.first_item(plan)
+        ptx.griddepcontrol_wait()  # c may still be the kernel's before
+        while item.tile != NO_TILE:
+            place, sums = multiply_item(shared, place, item, thread)
+            acc = finish(sums, result, schedule.tile_of(item, plan), thread, sizes)
+            output.write_result(acc, shared, result, item, plan, thread)
+            item = schedule.next_item(plan, item)
+        output.drain(thread)
+
+    def kernel(a_map, b_map, s_map, c_map, z_map, c, scales, bias, a_scales, m, n, k):
+        sizes = schedule.Sizes(m, n, k)
+        # rounded up: the language aligns to 128 bytes only, less than a swizzle's pattern
+        base = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        shared = Shared(base, base + cfg.barriers_at)
+        if ptx.tid_x() == 0:
+            ring.initialise(shared.barriers)
+        cuda.syncthreads()
+        ptx.griddepcontrol_launch_dependents()
+        if ptx.tid_x() >= cfg.consumer_threads:
+            if moves_registers:
+                give_registers()
+            if ptx.tid_x() == cfg.consumer_threads:
+                produce(shared, load.Maps(a_map, b_map, s_map, z_map), sizes)
+        else:
+            if moves_registers:
+                take_registers()
+            consume(shared, Result(c_map, scales, a_scales, bias), sizes)
+
+    return kernel
+
+
+def tensor_maps(config, m, n, k, a_stride):
+    """-> {parameter: (matrix, TensorMap)}. Boxes: of x, a tile's rows by 128 of k; of b (in uint64,
+    of which a k16 row has one per column), a stage's k16 rows by the tile's columns; of scales and
+    zero points, a stage's scale rows by the tile's columns; of c, the tile's rows by one warp's
+    columns."""
+    columns = ceil_div(n, 64) * 64
+    rows = ceil_div(k, 16 * config.k16_per_scale_row) if config.grouped else 1
+    a_map = TensorMap(
+        "uint8", (m, k), (k, 1), (config.tile_m, STAGE_K), swizzle=128, l2_promotion=256
+    )
+    b_box = (config.stage_k16_rows, config.w_box_columns)
+    b_map = TensorMap("uint64", (k // 16, columns), (8 * columns, 8), b_box, l2_promotion=256)
+    c_box = (config.tile_m, 16 * config.strips)
+    c_map = TensorMap(config.dtype, (m, n), (2 * n, 2), c_box, swizzle=config.result_row_bytes)
+    s_box = (config.scale_rows, config.tile_n)
+    s_map = TensorMap(config.dtype, (rows, columns), (2 * columns, 2), s_box, l2_promotion=128)
+    z_map = ("scales", s_map)  # a map must be passed, nobody reads it
+    if config.zeros is not None:
+        z_box = (config.scale_rows, config.tile_n // 8)
+        zeros = TensorMap("int32", (rows, columns // 8), (columns // 2, 4), z_box, l2_promotion=128)
+        z_map = ("zeros", zeros)
+    return {
+        "a_map": ("a", a_map),
+        "b_map": ("b", b_map),
+        "s_map": ("scales", s_map),
+        "c_map": ("c", c_map),
+        "z_map": z_map,
+    }

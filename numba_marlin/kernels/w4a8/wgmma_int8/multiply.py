@@ -1,0 +1,292 @@
+"""The main loop of ``wgmma_int8``'s consumers: Marlin's words to bytes to the tensor cores, and
+sums of groups into totals.
+
+A round multiplies a stage, 128 of k; from top to bottom::
+
+    wait until the stage is full
+    load the words of its eight k16 rows, scales, zero points
+    for each scale group in it (one of 128, two of 64, four of 32; with one scale per column, all):
+        for each 32 of k: dequantise two k16 rows; issue a product per strip
+        wait until nothing is in flight
+        (the stage's last one: lane 0 releases the stage)
+        promote: totals += scale * sums, in fp32
+
+No product of this warpgroup is in flight while it promotes, those of the other are: nothing orders
+the two but the ring, and they fall into turns by themselves, for only one of them finds the tensor
+cores free. Why lane 0 may release the stage for its warp: ``kernels.wgmma.tensor``.
+
+The state of the loop: ``place`` and ``steps_left``, the same in all consumers; ``acc``, int32 sums,
+of the scale group multiplied last, or of all k; ``totals``, fp32. All of a thread's are tuples with
+an element per strip. Accumulator 4v + 2h + e: row 8v + 2t + e, column g + 8h of the strip.
+"""
+
+from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
+from numba_marlin.kernels.language.tuples import for_each, map_each, repeat, together
+from numba_marlin.kernels.w4a8.wgmma_int8.config import K32_STEPS
+from numba_marlin.layout.w4a8 import EVEN_BYTES, FLIP, LOWER, ODD_BYTES, UPPER
+
+NEXT_K32 = 2  # 32 bytes of a row of x on, in the descriptor's units of 16
+MAGIC_BITS, MAGIC = 0x4B400000, 12582912.0  # 1.5 * 2**23: its last bit counts 1
+AND_XOR, AND_OR = 0x6A, 0xEA  # tables of lop3: (a & b) ^ c, (a & b) | c
+EVERY_BYTE = 0x01010101
+
+
+def multiply_verbs(lang, config, ring):
+    """-> device function ``multiply_item(shared, place, item, thread) -> (place, sums)``: the main
+    loop over an item's stages. sums: totals of groups, or int32 with one scale per column. When it
+    returns, no product is in flight and all stages are released."""
+    ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+    cfg = lang.constants(config)
+    grouped, zeroed, strips = config.grouped, config.zeros is not None, config.strips
+    width = config.accumulators
+    wgmma = ptx.wgmma_m64k32_s32_s8_s8_rs(n=config.tile_m)
+    and_xor, and_or = ptx.lop3(table=AND_XOR), ptx.lop3(table=AND_OR)
+    even, odd = ptx.prmt_b32(selector=EVEN_BYTES), ptx.prmt_b32(selector=ODD_BYTES)
+    wait_for_all = ptx.wgmma_wait_group(n=0)
+    keep_accumulators, keep_fragment = ptx.keep_i32(width=width), ptx.keep_u32(width=4)
+    low_of, high_of = {
+        "float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
+        "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
+    }[config.dtype]
+    no_sums = repeat(lang, strips, ptx.zero_i32(width=width))
+    no_totals = repeat(lang, strips, ptx.zero_f32(width=width))
+
+    # what is multiplied by: the descriptor of the same 32 of k in the stage's x; adds: 0 if the
+    # product replaces the accumulators, else 1
+    Multiplier = lang.record("Multiplier", "descriptor adds")
+    # of a strip, columns g and g + 8: zero points, four times the same byte; scales in fp32
+    TwoZeros = lang.record("TwoZeros", "lower upper")
+    TwoScales = lang.record("TwoScales", "lower upper")
+    # the sums of a strip, and the pair of scales that they are to be multiplied by
+    StripAndScale = lang.record("StripAndScale", "acc scale")
+    # a word of type uint32
+    Register = lang.record("Register", "word")
+
+    # ---- words, scales, zero points: from a stage to registers
+
+    @lang.device
+    def one_word(address):
+        return (ptx.ld_shared_b32(address),)
+
+    words_at = {1: one_word, 2: ptx.ld_shared_v2_b32, 4: ptx.ld_shared_v4_b32}[strips]
+
+    @lang.device
+    def own_words(thread):
+        """Where in a stage a lane's words of k16 row 0 begin: a word of each of its strips."""
+        panel = thread.panel * cfg.panel_bytes
+        return cfg.weights_at + panel + thread.lane * cfg.lane_bytes + thread.first_strip * 4
+
+    @lang.device
+    def own_scales(thread):
+        """Where its pairs of scales begin, columns g and g + 8 of each strip, in the first scale
+        row: the order of group scales, 128 bytes per panel."""
+        return cfg.scales_at + thread.panel * 128 + thread.lane // 4 * 16 + thread.first_strip * 4
+
+    @lang.device
+    def load_zero_points(stage, row, thread):
+        """The word with the eight zero points of g in a panel: strip j's are nibbles j and j + 4;
+        shifted, so that the warp's first strip is strip 0."""
+        row_at = stage + (cfg.zeros_at + row * cfg.z_row_bytes)
+        word = ptx.ld_shared_b32(row_at + thread.panel * 32 + thread.lane // 4 * 4)
+        return word >> (4 * thread.first_strip)
+
+    # ---- bytes
+
+    @lang.device
+    def columns_of(word, zeros):
+        """-> registers of columns g and g + 8: the four weights that a word has of each."""
+        if zeroed:
+            lower = and_or(word, LOWER, FLIP)
+            upper = and_or(word >> 4, LOWER, FLIP)
+            return (
+                (even(lower, upper) - zeros.lower) ^ FLIP,
+                (odd(lower, upper) - zeros.upper) ^ FLIP,
+            )
+        lower = and_xor(word << 4, UPPER, FLIP)
+        upper = and_xor(word, UPPER, FLIP)
+        return even(lower, upper), odd(lower, upper)
+
+    def dequantise_from(count, strip=0):
+        """-> device function (words of a k16 row, of the next, zero points) -> fragments."""
+
+        @lang.device
+        def one(first, second, points):
+            lower, upper = points >> (4 * strip) & 15, points >> (4 * strip + 16) & 15
+            zeros = TwoZeros(lower * EVERY_BYTE, upper * EVERY_BYTE)
+            d0, d1 = columns_of(first[0], zeros)
+            d2, d3 = columns_of(second[0], zeros)
+            return ((d0, d1, d2, d3),)
+
+        if count == 1:
+            return one
+        rest = dequantise_from(count - 1, strip + 1)
+
+        @lang.device
+        def more(first, second, points):
+            return one(first[:1], second[:1], points) + rest(first[1:], second[1:], points)
+
+        return more
+
+    dequantise = dequantise_from(strips)
+
+    # ---- products
+
+    @lang.device
+    def multiply_strip(acc, fragment, multiplier):
+        return (wgmma(acc[0], fragment[0], multiplier.descriptor, multiplier.adds),)
+
+    multiply = together(lang, strips, 1, multiply_strip)
+
+    @lang.device
+    def keep_strip(acc, where):
+        return (keep_accumulators(acc[0]),)
+
+    @lang.device
+    def keep_one(fragments, where):
+        keep_fragment(fragments[0])
+
+    keep, keep_fragments = (
+        map_each(lang, strips, 1, keep_strip),
+        for_each(lang, strips, 1, keep_one),
+    )
+
+    def multiply_from(first, count):
+        """-> device function (acc, words of a k16 row, descriptor, zero points, adds) ->
+        accumulators, done: products number ``first`` and ``count - 1`` more of a stage."""
+
+        @lang.device
+        def one(acc, words, descriptor, points, adds):
+            address = words + 2 * first * cfg.w_row_bytes
+            row, next_row = words_at(address), words_at(address + cfg.w_row_bytes)
+            fragments = dequantise(row, next_row, points)
+            ptx.wgmma_fence()
+            acc = multiply(acc, fragments, Multiplier(descriptor + first * NEXT_K32, adds))
+            ptx.wgmma_commit_group()
+            return acc, fragments
+
+        if count == 1:
+
+            @lang.device
+            def last(acc, words, descriptor, points, adds):
+                acc, fragments = one(acc, words, descriptor, points, adds)
+                wait_for_all()
+                keep_fragments(fragments, 0)
+                return keep(acc, 0)
+
+            return last
+        rest = multiply_from(first + 1, count - 1)
+
+        @lang.device
+        def more(acc, words, descriptor, points, adds):
+            acc, fragments = one(acc, words, descriptor, points, adds)
+            acc = rest(acc, words, descriptor, points, 1)
+            keep_fragments(fragments, 0)
+            return acc
+
+        return more
+
+    # ---- promotion
+
+    @lang.device
+    def as_float(number):
+        """An int32 below 2**22 in magnitude, exactly."""
+        return ptx.f32_of_bits(uint32(number) + MAGIC_BITS) - MAGIC
+
+    @lang.device
+    def add_quad(totals, acc, scales):
+        return (
+            ptx.fma_rn_f32(as_float(acc[0]), scales.lower, totals[0]),
+            ptx.fma_rn_f32(as_float(acc[1]), scales.lower, totals[1]),
+            ptx.fma_rn_f32(as_float(acc[2]), scales.upper, totals[2]),
+            ptx.fma_rn_f32(as_float(acc[3]), scales.upper, totals[3]),
+        )
+
+    add_quads = together(lang, width, 4, add_quad)
+
+    @lang.device
+    def add_strip(totals, strips, where):
+        strip = strips[0]
+        scales = TwoScales(low_of(strip.scale), high_of(strip.scale))
+        return (add_quads(totals[0], strip.acc, scales),)
+
+    @lang.device
+    def with_scale(acc, scale, where):
+        return (StripAndScale(acc[0], scale[0]),)
+
+    add_scaled = together(lang, strips, 1, add_strip)
+    with_scales = together(lang, strips, 1, with_scale)
+
+    # ---- a stage
+
+    @lang.device
+    def x_descriptor(stage):
+        # as in ``kernels.wgmma.tensor``
+        return uint64((ptx.shfl_sync_idx(stage, 0) & 0x3FFFF) >> 4) | DESCRIPTOR_WITHOUT_ADDRESS
+
+    @lang.device
+    def no_word():
+        return Register(0).word
+
+    @lang.device
+    def points_of(stage, row, thread):
+        return load_zero_points(stage, row, thread) if zeroed else no_word()
+
+    def groups_from(row):
+        """-> device function (totals, acc, stage, thread, shared, place) -> totals, acc: scale
+        groups ``row`` and on of a stage, which is released when all is read."""
+        products = multiply_from(row * config.products_per_scale, config.products_per_scale)
+        is_last = row == config.scale_rows - 1
+
+        @lang.device
+        def one(totals, acc, stage, thread, shared, place):
+            descriptor = x_descriptor(stage)
+            scales = words_at(stage + own_scales(thread) + row * cfg.s_row_bytes)
+            points = points_of(stage, row, thread)
+            acc = products(acc, stage + own_words(thread), descriptor, points, 0)
+            if is_last and thread.lane == 0:
+                ring.release(shared.barriers, place)
+            return add_scaled(totals, with_scales(acc, scales, 0), 0), acc
+
+        if is_last:
+            return one
+        rest = groups_from(row + 1)
+
+        @lang.device
+        def more(totals, acc, stage, thread, shared, place):
+            totals, acc = one(totals, acc, stage, thread, shared, place)
+            return rest(totals, acc, stage, thread, shared, place)
+
+        return more
+
+    scale_groups = groups_from(0)
+    all_products = multiply_from(0, K32_STEPS)
+
+    @lang.device
+    def multiply_groups(shared, place, item, thread):
+        totals, acc = no_totals(), no_sums()
+        steps_left = item.steps
+        while steps_left != 0:
+            ring.wait_full(shared.barriers, place)
+            stage = shared.base + place.stage * cfg.stage_bytes
+            totals, acc = scale_groups(totals, acc, stage, thread, shared, place)
+            place = ring.advance(place)
+            steps_left -= 1
+        return place, totals
+
+    @lang.device
+    def multiply_columns(shared, place, item, thread):
+        acc = no_sums()
+        steps_left = item.steps
+        while steps_left != 0:
+            ring.wait_full(shared.barriers, place)
+            stage = shared.base + place.stage * cfg.stage_bytes
+            points = points_of(stage, 0, thread)
+            words = stage + own_words(thread)
+            acc = all_products(acc, words, x_descriptor(stage), points, 1)
+            if thread.lane == 0:
+                ring.release(shared.barriers, place)
+            place = ring.advance(place)
+            steps_left -= 1
+        return place, acc
+
+    return multiply_groups if grouped else multiply_columns

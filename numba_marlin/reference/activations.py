@@ -1,0 +1,110 @@
+"""The products of quantised activations (W4A8): the float64 oracle, and the bits that kernels must
+give.
+
+    y[r, c] = sum_g scale_w[g, c] * (sum over k of group g: X[r, k] * (code[k, c] - zero[g, c]))
+
+**What is exact.** With int8 activations and integer zero points the inner sum D of a group is one
+of integers: |code - zero| <= 15 and |x| <= 127, so that |D| < 2**18 for 128 of k, and kernels add
+it up in 32 bits. float32 holds it exactly up to 2**24.
+
+**The order of the rest**, which ``kernel_product`` follows and kernels of int8 must match bit for
+bit (a scale per row of x; fma rounds once, to nearest even):
+
+    total = 0; for g ascending: total = fma(float32(D[g]), float32(scale_w[g]), total)
+    y     = 16-bit type of fma(total, scale_x[r], bias[c], or 0)
+
+float32(D) is rounded to nearest even where a group is so long that D does not fit. A kernel whose
+order is another (parts of k) has no bits to match, but stays under ``error_bound``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.formats import BlockWeight, QuantizedWeight
+from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.floats import round_to
+from numba_marlin.quantizers.dequantize import as_quantized
+from numba_marlin.reference import weights
+
+UNIT_ROUNDOFF = 2.0**-24
+
+
+def _plain(x: QuantizedActivations, weight: weights.Weight) -> QuantizedWeight:
+    """The weight, unpacked. TypeError for weights of floats, ValueError unless x [m, k] fits it."""
+    found = as_quantized(weight)
+    if isinstance(found, BlockWeight):
+        raise TypeError("weight is a BlockWeight, must have integer codes")
+    if x.k != found.k:
+        raise ValueError(f"x.shape={x.shape} must be (m, k) with k={found.k}, the weight's")
+    return found
+
+
+def matmul(
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """The float64 product [m, n] of what both stand for. A weight in activation order (with a
+    permutation) takes x in the order of its columns, as ``weights.matmul`` does."""
+    plain = _plain(x, weight)
+    return weights.matmul(x.dequantized(np.float64), plain, bias)
+
+
+def group_sums(x: QuantizedActivations, weight: weights.Weight) -> np.ndarray:
+    """D: int64 [groups, m, n] of int8 activations and integer zero points, exact. ValueError for
+    others, and for a weight with a permutation."""
+    plain = _plain(x, weight)
+    if x.kind != "int8" or plain.zeros_kind == "float16" or plain.permutation is not None:
+        raise ValueError(
+            f"kind={x.kind!r}, zeros={plain.zeros_kind!r} must be 'int8' and integer zero points,"
+            " if any, and the weight without a permutation: only these sums are of integers"
+        )
+    values = x.plain_codes().astype(np.int64).reshape(x.m, -1, plain.rows_per_group)
+    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
+    codes = plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
+    return np.stack([values[:, g] @ codes[g] for g in range(len(codes))])
+
+
+def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """float32 a * b + c, rounded once. The product is exact in float64; the sum is rounded to odd
+    there, which a second rounding, to 24 bits, does not see (Boldo and Melquiond, 2008)."""
+    product, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    total = product + c
+    other = total - product
+    lost = (product - (total - other)) + (c - other)  # exact (Knuth's TwoSum)
+    odd = (total.view(np.int64) & 1).astype(bool)
+    with np.errstate(invalid="ignore"):
+        towards = np.where(lost > 0, np.inf, -np.inf)
+        total = np.where((lost != 0) & ~odd, np.nextafter(total, towards), total)
+    with np.errstate(over="ignore", under="ignore"):
+        return total.astype(np.float32)
+
+
+def kernel_product(
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order. ValueError
+    as ``group_sums``, and for scales per group of x."""
+    if x.group_size is not None:
+        raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
+    plain = _plain(x, weight)
+    total = np.zeros((x.m, plain.n), np.float32)
+    for sums, scales in zip(group_sums(x, plain), plain.scales.astype(np.float32)):
+        total = fma(sums.astype(np.float32), np.broadcast_to(scales, total.shape), total)
+    beside = np.zeros(plain.n, np.float32) if bias is None else bias.astype(np.float32)
+    scaled = fma(total, np.broadcast_to(x.scales[:, None], total.shape), beside[None])
+    return round_to(scaled, x.dtype)
+
+
+def error_bound(
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
+    before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
+    at most."""
+    plain = _plain(x, weight)
+    sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
+    magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
+    if bias is not None:
+        magnitude = magnitude + np.abs(bias.astype(np.float64))
+    roundings = 2 * len(sums) + 2
+    return roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude + 2.0**-140

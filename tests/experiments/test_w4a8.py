@@ -1,0 +1,70 @@
+"""Contract under test: the page of experiment 23 says what its rows say, and every cell has a
+configuration and an expected time."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numba_marlin.hardware import devices
+from numba_marlin.quantizers.activations import quantize_rows
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "23_w4a8"
+ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
+US = {"cublas": 300.0, "w4a16": 200.0, "w4a8": 100.0, "quantize": 5.0}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("w4a8", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "README.md").write_text((FOLDER / "README.md").read_text(encoding="utf-8"))
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
+    return module
+
+
+def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
+    with run.RESULTS.open("w") as out:
+        for problem, _ in run.cells([64]):
+            for name, us in US.items():
+                row = run.row_of(name, {}, problem, [us] * 3, ENVIRONMENT)
+                out.write(json.dumps(row) + "\n")
+    run.report(SimpleNamespace())
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page.count("| 64 | 300.0 | 200.0 | 100.0 | 5.0 | 3.00 | 2.00 | ") == 8
+    assert "| 8192 x 8192 | columns | 64 |" in page and "Not measured yet" not in page
+
+
+def test_every_cell_has_an_expected_time(run, capsys):
+    device = devices.device("H200")
+    found = [run.expected_us(quantized, device) for _, quantized in run.cells()]
+    assert len(found) == len(run.SHAPES) * len(run.GROUPS) * len(run.BATCHES)
+    assert min(found) > run.LAUNCH_US
+    run.main(["expect", "--m", "4096"])
+    assert capsys.readouterr().out.count("us  C[4096") == 8
+
+
+class OnGpu(np.ndarray):
+    """As much of a tensor as ``check_codes`` asks for."""
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+def test_codes_that_are_not_the_rules_are_refused(run):
+    x = np.random.default_rng(1).standard_normal((20, 32)).astype(np.float16)
+    q = quantize_rows(x)
+    batch, scales = SimpleNamespace(x=x.view(OnGpu)), q.scales.view(OnGpu)
+    run.check_codes(batch, q.codes.view(OnGpu), scales)
+    with pytest.raises(ValueError, match="codes of x"):
+        run.check_codes(batch, np.roll(q.codes, 1, axis=1).view(OnGpu), scales)
+    with pytest.raises(ValueError, match="scales of x"):
+        run.check_codes(batch, q.codes.view(OnGpu), (scales * 2).view(OnGpu))

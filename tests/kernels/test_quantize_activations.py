@@ -1,0 +1,108 @@
+"""Contract under test: the kernel that quantises activations gives the bytes of
+``quantizers.activations``, for every type and shape, and touches nothing else: on the PTX machine
+with every trap set and races looked for, or on a GPU between guard bands (``--run-on cuda``)."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numba_marlin.compiler import COMPILERS
+from numba_marlin.execution import quantizing
+from numba_marlin.formats.floats import float_type
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.quantize_activations import QUANTIZE, RowTypes
+from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.testing import launches
+from tests.kernels.harness import cases, on_gpu, target_of
+
+
+def run(x, kind, group_size, run_on, compiler=COMPILERS[0]):
+    """(codes as stored, scales) that the kernel writes."""
+    config = RowTypes(kind, x.dtype.name, group_size)
+    prepared = launches.Prepared.of(
+        quantizing.binding(config, *x.shape, target_of(run_on), x, compiler)
+    )
+    if run_on == "cuda":
+        found = on_gpu(prepared).launched().collect()
+    else:
+        launches.on_machine(prepared, races=True)
+        found = prepared.buffers
+    return found["codes"].view(np.uint8), found["scales"]
+
+
+def check(x, kind, group_size, run_on="machine", compiler=COMPILERS[0]):
+    codes, scales = run(x, kind, group_size, run_on, compiler)
+    wanted = quantize_rows(x, kind, group_size)
+    assert np.array_equal(scales.reshape(wanted.scales.shape), wanted.scales)
+    assert np.array_equal(codes, wanted.codes.view(np.uint8))
+
+
+def rows(seed, m, k, dtype, scale=1.0):
+    x = np.random.default_rng(seed).standard_normal((m, k)) * scale
+    x[0, : k // 2] = 0
+    return x.astype(float_type(dtype))
+
+
+# more words of codes than threads, and fewer; groups
+@pytest.mark.parametrize(
+    "kind, dtype, m, k, group_size",
+    cases(
+        (
+            (kind, dtype, *shape)
+            for kind in ("int8", "fp8")
+            for dtype in ("float16", "bfloat16")
+            for shape in ((3, 1040, None), (2, 16, None), (2, 384, 128))
+        ),
+        lambda kind, dtype, m, k, group_size: (
+            (kind, dtype) == ("int8", "float16") and group_size is None
+        ),
+    ),
+)
+def test_bytes_equal_the_specification(kind, dtype, m, k, group_size, run_on):
+    check(rows(1, m, k, dtype), kind, group_size, run_on)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from((1e-6, 1e-4, 1.0, 500.0)))
+def test_any_numbers(seed, scale):
+    """Ties, subnormal scales and saturation come by themselves: numbers have few bits."""
+    check(rows(seed, 2, 96, "float16", scale), "int8", None)
+
+
+def test_ties_go_to_even(run_on):
+    """x / scale of 0.5, 1.5, 2.5 ...: the scale is 1, so that quotients are exact."""
+    x = np.zeros((1, 256), np.float16)
+    x[0, 0], x[0, 1:200] = 127, np.arange(199) / 2 - 50
+    codes, scales = run(x, "int8", None, run_on)
+    assert scales == 1
+    check(x, "int8", None, run_on)
+
+
+@pytest.mark.parametrize("kind", cases((("int8",), ("fp8",)), lambda kind: kind == "int8"))
+def test_a_row_that_is_not_finite_has_a_scale_of_nan_and_no_codes(kind, run_on):
+    dtype = {"int8": "float16", "fp8": "bfloat16"}[kind]
+    x = rows(2, 5, 64, dtype)
+    x[1, 3], x[2, 60], x[3] = np.nan, -np.inf, 0
+    codes, scales = run(x, kind, None, run_on)
+    assert np.isnan(scales[1:3]).all() and scales[3] == 0
+    assert not codes[1:4].any()
+    good = quantize_rows(x[[0, 4]], kind)
+    assert np.array_equal(scales[[0, 4], 0], good.scales)
+    assert np.array_equal(codes[[0, 4]], good.codes.view(np.uint8))
+
+
+@pytest.mark.thorough
+def test_the_other_compiler_gives_the_same_bytes():
+    check(rows(3, 2, 96, "float16"), "int8", None, compiler=COMPILERS[1])
+
+
+def test_it_is_no_rung_of_a_ladder():
+    assert not registry.is_kernel(QUANTIZE.name)
+
+
+@pytest.mark.parametrize("change", ({"kind": "int4"}, {"dtype": "float32"}))
+def test_types_that_it_has_not_are_refused(change):
+    ((name, value),) = change.items()
+    with pytest.raises(ValueError, match=f"{name}='{value}' must be"):
+        RowTypes(**change)

@@ -1,0 +1,126 @@
+"""Contract under test: rows quantised to 8 bits are as near as the rules say, and say what they
+are."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import numba_marlin as nm
+from numba_marlin.formats.activations import LARGEST, QuantizedActivations
+from numba_marlin.formats.floats import float_type
+from numba_marlin.quantizers.activations import quantize_rows
+
+
+def rows(seed, m, k, dtype="float16", scale=1.0):
+    x = np.random.default_rng(seed).standard_normal((m, k)) * scale
+    return x.astype(float_type(dtype))
+
+
+RANDOM = st.builds(
+    rows,
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 4),
+    st.sampled_from((32, 64, 96)),
+    st.sampled_from(("float16", "bfloat16")),
+    st.sampled_from((1e-6, 1e-3, 1.0, 1e3)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANDOM, st.sampled_from((None, 16, 32)))
+def test_int8_is_within_half_a_step(x, group_size):
+    q = quantize_rows(x, "int8", group_size)
+    error = np.abs(q.dequantized(np.float64) - x.astype(np.float64))
+    assert (error <= (0.5 + 2.0**-16) * q.scale_rows()).all()
+    assert q.codes.min() >= -127
+    largest = np.abs(q.plain_codes().reshape(*q.scales.shape, -1)).max(-1)
+    assert np.array_equal(largest, np.where(q.scales > 0, 127, 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANDOM, st.sampled_from((None, 16, 32)))
+def test_fp8_is_within_half_a_unit_in_the_last_place(x, group_size):
+    q = quantize_rows(x, "fp8", group_size)
+    exact = np.abs(x.astype(np.float64))
+    error = np.abs(q.dequantized(np.float64) - x.astype(np.float64))
+    assert (
+        error <= np.maximum(exact * 2.0**-4, q.scale_rows() * 2.0**-10) + exact * 2.0**-22
+    ).all()
+    largest = np.abs(q.values().reshape(*q.scales.shape, -1)).max(-1)
+    assert np.array_equal(largest, np.where(q.scales > 0, LARGEST["fp8"], 0))
+
+
+@pytest.mark.parametrize("kind", ("int8", "fp8"))
+def test_zeros_stay_zeros_and_signs_stay(kind):
+    x = np.zeros((2, 32), np.float16)
+    x[1, 5], x[1, 6] = 3, -3
+    q = quantize_rows(x, kind)
+    assert q.scales[0] == 0 and not q.codes[0].any()
+    assert np.array_equal(q.dequantized()[1, 5:7], [3, -3])
+
+
+@pytest.mark.parametrize("dtype, least", (("float16", 2.0**-24), ("bfloat16", 2.0**-133)))
+def test_the_smallest_numbers_have_a_scale(dtype, least):
+    x = np.full((1, 16), least).astype(float_type(dtype))
+    q = quantize_rows(x, "int8")
+    assert (q.plain_codes() == 127).all()
+    assert q.dequantized(np.float64) == pytest.approx(least, rel=0.01)
+
+
+@pytest.mark.parametrize("bad", (np.nan, np.inf, -np.inf))
+def test_what_is_not_finite_is_refused_with_its_place(bad):
+    x = rows(1, 3, 32)
+    x[2, 7] = bad
+    with pytest.raises(ValueError, match=r"x\[2, 7\].*must be finite"):
+        quantize_rows(x)
+
+
+@pytest.mark.parametrize(
+    "x, options, error, match",
+    (
+        (np.zeros((1, 16)), {}, TypeError, "x.dtype=float64 must be one of float16, bfloat16"),
+        (np.zeros(16, np.float16), {}, ValueError, r"x.shape=\(16,\) must be \(m, k\)"),
+        (np.zeros((1, 24), np.float16), {}, ValueError, "k=24 must be a positive multiple of 16"),
+        (rows(1, 1, 64), {"group_size": 48}, ValueError, "group_size=48 .* divides k=64"),
+        (rows(1, 1, 64), {"group_size": True}, TypeError, "group_size=True must be an int"),
+        (rows(1, 1, 64), {"kind": "int4"}, ValueError, "kind='int4' must be one of int8, fp8"),
+    ),
+)
+def test_wrong_arguments_name_the_rule(x, options, error, match):
+    with pytest.raises(error, match=match):
+        quantize_rows(x, **options)
+
+
+def test_it_says_what_it_is():
+    q = nm.quantize_activations(rows(2, 3, 64), "int8", group_size=32)
+    assert isinstance(q, QuantizedActivations)
+    assert (q.shape, q.codes.dtype, q.scales.shape, q.dtype) == (
+        (3, 64),
+        np.int8,
+        (3, 2),
+        "float16",
+    )
+    assert repr(q) == ("<QuantizedActivations 3 x 64 int8, groups of 32, of float16: 216 bytes>"), (
+        repr(q)
+    )
+
+
+@pytest.mark.parametrize(
+    "change, error, match",
+    (
+        ({"scales": np.ones(2, np.float32)}, ValueError, r"scales.shape=\(2,\) must be \(3,\)"),
+        ({"codes": np.zeros((3, 64), np.uint8)}, TypeError, "codes.dtype=uint8 must be int8"),
+        ({"dtype": "float32"}, ValueError, "dtype='float32' must be one of"),
+    ),
+)
+def test_what_does_not_fit_together_is_refused(change, error, match):
+    given = {"codes": np.zeros((3, 64), np.int8), "scales": np.ones(3, np.float32)}
+    with pytest.raises(error, match=match):
+        QuantizedActivations("int8", **(given | change))
+
+
+def test_sums_are_those_of_the_codes_in_any_order():
+    q = quantize_rows(rows(3, 2, 96), "int8")
+    assert np.array_equal(q.sums(), q.codes.astype(np.int64).sum(1, keepdims=True))
+    assert np.array_equal(q.sums(32), q.plain_codes().astype(int).reshape(2, 3, 32).sum(2))

@@ -1,0 +1,101 @@
+"""Contract under test: the bits that W4A8 kernels must give are those of exact integer sums, scaled
+in fp32, and near the float64 product."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numba_marlin import quantizers, testing
+from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.reference import activations
+
+ASYMMETRIC = {True: {}, False: {"symmetric": False}}
+
+
+def operands(seed, m=3, n=16, k=128, group_size=32, symmetric=True):
+    random = np.random.default_rng(seed)
+    w = random.standard_normal((k, n)).astype(np.float32)
+    weight = quantizers.quantize(w, group_size=group_size, **ASYMMETRIC[symmetric])
+    return quantize_rows(random.standard_normal((m, k)).astype(np.float16)), weight
+
+
+singles = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(singles, singles, singles)
+def test_fma_rounds_once(a, b, c):
+    found = activations.fma(*(np.array([each], np.float32) for each in (a, b, c)))[0]
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    near = [
+        found,
+        np.nextafter(found, np.float32(np.inf)),
+        np.nextafter(found, np.float32(-np.inf)),
+    ]
+    errors = [abs(Fraction(float(each)) - exact) for each in near]
+    assert errors[0] == min(errors)
+    if errors[0] in errors[1:]:  # a tie: the even one
+        assert found.view(np.uint32) % 2 == 0
+
+
+def test_fma_sees_what_a_double_rounding_loses():
+    # 1 + 2**-24 is a tie, 2**-60 more is not
+    a, b = np.float32([1 + 2.0**-12]), np.float32([2.0**-60])
+    c = np.float32([1.0])
+    tie = activations.fma(np.float32([2.0**-24]), np.float32([1.0]), c)
+    assert tie == np.float32(1)
+    above = activations.fma(np.float32([2.0**-12]), np.float32([2.0**-12 + 2.0**-35]), c)
+    assert above == np.float32(1 + 2.0**-23)
+    assert activations.fma(a, b, c) == c
+
+
+@pytest.mark.parametrize("group_size", (32, 128, -1))
+@pytest.mark.parametrize("symmetric", (True, False))
+def test_zero_points_are_a_product_with_sums_of_x(symmetric, group_size):
+    """The unsigned form: sum x code - zero sum x, in integers."""
+    x, weight = operands(5, symmetric=symmetric, group_size=group_size)
+    size = weight.rows_per_group
+    values = x.plain_codes().astype(np.int64)
+    unsigned = np.stack(
+        [
+            values[:, at : at + size] @ weight.codes[at : at + size].astype(np.int64)
+            for at in range(0, x.k, size)
+        ]
+    )
+    zeros = np.full((len(unsigned), 1), 8) if weight.zeros is None else weight.zeros.astype(int)
+    taken = x.sums(group_size).T[:, :, None] * zeros[:, None, :]
+    assert np.array_equal(activations.group_sums(x, weight), unsigned - taken)
+
+
+@pytest.mark.parametrize("group_size", (32, -1))
+@pytest.mark.parametrize("symmetric", (True, False))
+def test_the_kernels_bits_are_near_the_float64_product(symmetric, group_size):
+    x, weight = operands(7, symmetric=symmetric, group_size=group_size)
+    bias = np.linspace(-2, 2, weight.n).astype(np.float16)
+    exact = activations.matmul(x, weight, bias)
+    bound = activations.error_bound(x, weight, bias)
+    found = activations.kernel_product(x, weight, bias).astype(np.float64)
+    assert (np.abs(found - exact) <= bound + 2.0**-11 * (np.abs(exact) + bound) + 2.0**-25).all()
+    assert (bound < 1e-4).all()
+
+
+def test_exact_problems_have_exact_bits():
+    problem = testing.exact_problem(4, 64, 128, 32, seed=3)
+    x = quantize_rows(problem.x)
+    # powers of two as scales: nothing is rounded before the end
+    x = type(x)(x.kind, x.codes, np.full(4, 2.0**-6, np.float32))
+    exact = activations.matmul(x, problem.weight)
+    assert (activations.kernel_product(x, problem.weight) == exact.astype(np.float16)).all()
+
+
+def test_only_integers_have_exact_sums():
+    x, weight = operands(1)
+    with pytest.raises(ValueError, match="kind='fp8'"):
+        activations.group_sums(quantize_rows(x.dequantized(), "fp8"), weight)
+    with pytest.raises(ValueError, match="group_size=32 of x must be None"):
+        activations.kernel_product(quantize_rows(x.dequantized(), "int8", 32), weight)
+    with pytest.raises(ValueError, match="with k=128"):
+        activations.matmul(quantize_rows(x.dequantized()[:, :64]), weight)
