@@ -24,9 +24,9 @@ def record(
     **launch,
 ) -> Trace:
     """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
-    all); ``about``: plain data about the problem, kept with the record; ``launch``: the arguments
-    of Machine.run other than its listener. Raises ValueError for blocks that the grid does not
-    have.
+    all; accesses to the weights and to the result are kept of every block); ``about``: plain data
+    about the problem, kept with the record; ``launch``: the arguments of Machine.run other than
+    its listener. Raises ValueError for blocks that the grid does not have.
     """
     kernel = machine.kernel(entry)
     kept = None if blocks is None else tuple(sorted(set(blocks)))
