@@ -260,6 +260,7 @@ def _recorded(args, report):
     from numba_marlin.cli import estimate
     from numba_marlin.cli.progress import machine_bar
     from numba_marlin.cli.traced import described
+    from numba_marlin.emulator import Schedule
     from numba_marlin.execution import expected
     from numba_marlin.execution.binding import bind
     from numba_marlin.execution.machine import set_up
@@ -283,6 +284,8 @@ def _recorded(args, report):
     with report.step(f"quantising {found.problem.k} x {found.problem.n} weights"):
         made = found.quantised()
     target = target_for(definition, found.device)
+    # In the machine's own order every warp makes a round of its loop: no role runs ahead.
+    order = Schedule(0, "in turn", "any") if definition.about.roles else None
     with report.step(
         f"compiling {chosen.kernel} with line numbers for {target} (or reading the cache)"
     ):
@@ -302,7 +305,7 @@ def _recorded(args, report):
         trace = room.record(
             launch.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),
-            **launch.launch,
+            **launch.launch | {"seed": order},
         )
     failures, size = made.judged(launch.results)
     trace.header["about"] = {
@@ -310,6 +313,7 @@ def _recorded(args, report):
         "config": asdict(chosen.config),
         "reasons": [*chosen.reasons, *found.reasons],
         "weight": found.source,
+        "order": "rounds" if order is None else order.order,
         "kind": found.problem.kind,
         "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},

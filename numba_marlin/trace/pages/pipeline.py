@@ -3,7 +3,7 @@ began to use another stage."""
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, element, ranges, size
+from numba_marlin.trace.pages.choice import Choice, element, order_of, ranges, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.stages import Fill, fills
@@ -50,8 +50,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         source=RECORDED,
         note=(
             f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A"
-            " stage is loading from its first copy until its data land. The PTX machine lets them"
-            " land as late as the ISA allows: when a warp has waited for them."
+            f" stage is loading from its first copy until its data land. {order_of(trace)}"
         ),
     )
     steps = tuple(

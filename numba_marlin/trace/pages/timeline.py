@@ -8,7 +8,7 @@ import numpy as np
 from numba_marlin.hardware.devices import device as device_named
 from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.trace import model
-from numba_marlin.trace.pages.choice import Choice, ranges
+from numba_marlin.trace.pages.choice import Choice, order_of, ranges
 from numba_marlin.trace.pages.memory import peak_of
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import WAITING, activities, roles_of, warps_of_role
@@ -45,7 +45,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     notes = (
         (
             "In one step the PTX machine executes one instruction for all warps that have reached"
-            " it: the order is that of the program, the durations are not those of a GPU."
+            f" it: the durations are not those of a GPU. {order_of(trace)}"
         ),
     )
     return Section(KEY, TITLE, notes, tuple(parts))
