@@ -76,7 +76,7 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.pages import profile_page
-    from numba_marlin.profile.sources import rules
+    from numba_marlin.profile.sources import rules, verdict
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
@@ -102,7 +102,7 @@ def execute(args, report) -> bool:
                 ),
                 page.subtitle,
             )
-        what, why = rules.bottleneck(data)
+        what, why = verdict.bottleneck(data)
         report.data = {
             "profile": data,
             "bottleneck": {"what": what, "why": why},

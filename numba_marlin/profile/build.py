@@ -82,7 +82,7 @@ def build(
             ),
         },
         "occupancy": {**fits.to_dict(), **achieved(fits, observation, device)},
-        "time": times(modelled, candidate, observation),
+        "time": times(modelled, counted, device, observation),
         "parts": parts(modelled, observation),
         "sections": section_counts(counted),
         "counts": counts_of(counted),
@@ -149,19 +149,31 @@ def achieved(fits, observation, device: Device) -> dict:
     }
 
 
-def times(modelled: model.Modelled, candidate, observation) -> dict:
-    error = model.error(candidate.kernel)
+def times(modelled: model.Modelled, counted: Counted, device: Device, observation) -> dict:
+    """The times of a launch; ``bound``: whether "us" is only a lower bound, ``recorded``: the row
+    of an experiment that it is from, ``nearest``: if a bound, the nearest product that was timed
+    with this kernel on this device."""
+    kernel = counted.candidate.kernel
+    error = model.error(kernel)
     found = {
-        "modelled_us": round(modelled.us, 3),
+        "modelled_us": round(modelled.model_us, 3),
         "fitted": modelled.fitted,
         "model_error": (
             None
             if error is None
-            else {"mean": error.mean, "largest": error.largest, "text": str(error)}
+            else {"mean": error.mean, "largest": error.largest, "text": error.on(device)}
         ),
     }
     if observation is None:
-        return {"us": round(modelled.us, 3), "source": MODELLED, **found}
+        row, bound = modelled.recorded, modelled.is_bound
+        return {
+            "us": round(modelled.us, 3),
+            "source": MODELLED if row is None else MEASURED,
+            "bound": bound,
+            "recorded": row,
+            "nearest": model.nearest(kernel, counted.problem, device) if bound else None,
+            **found,
+        }
     return {
         "us": round(observation.us, 3),
         "source": MEASURED,

@@ -177,6 +177,7 @@ def with_numbers(**changes):
     found["counts"].update(coalescing=100.0, conflicts=0, flops=found["rates"]["flops"])
     found["launch"].update(blocks=132, spill_bytes=0, dependent=False)
     found["occupancy"].update(share=0.5)
+    found["time"].update(fitted=True)
     for path, value in changes.items():
         place, _, name = path.partition("__")
         found[place][name] = value

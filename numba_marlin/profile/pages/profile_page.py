@@ -7,22 +7,18 @@ from numba_marlin.profile.build import title_of
 from numba_marlin.profile.pages import device_page
 from numba_marlin.profile.pages.memory_views import memory, transactions
 from numba_marlin.profile.pages.operand_views import packing, tensor
+from numba_marlin.profile.pages.summary_view import summary
 from numba_marlin.profile.pages.time_views import timeline, warp
-from numba_marlin.profile.sources import rules
 from numba_marlin.profile.sources.device_state import State
 from numba_marlin.views import (
     Bar,
     Bars,
-    Ceiling,
     Cell,
     Facts,
     Grid,
     Page,
-    Point,
-    Roofline,
     Section,
     Table,
-    Text,
 )
 
 SMS_A_ROW = 12
@@ -42,113 +38,6 @@ def page(data: dict) -> Page:
     )
     sections = tuple(make(data) for make in SECTIONS.values())
     return Page(f"Profile of {data['kernel']}", sections, f"{size}; {where}")
-
-
-def summary(data: dict) -> Section:
-    what, why = rules.bottleneck(data)
-    time, rates, problem = data["time"], data["rates"], data["problem"]
-    source = time["source"]
-    rows = [
-        ("time of a launch", f"{time['us']:.2f} us", source),
-        *(
-            [
-                (
-                    "compared with",
-                    (
-                        f"cuBLAS fp16 {time['cublas_us']:.2f} us: this kernel is"
-                        f" {time['cublas_us'] / time['us']:.2f} times as fast"
-                    ),
-                    "measured",
-                )
-            ]
-            if "cublas_us" in time
-            else []
-        ),
-        (
-            "the model predicts",
-            f"{time['modelled_us']:.2f} us"
-            + (
-                f"; {time['model_error']['text']}"
-                if time["model_error"]
-                else ""
-                if time["fitted"]
-                else ", a lower bound: no time of this kernel was fitted"
-            ),
-            "modelled",
-        ),
-        *([("measured", *data["measured_elsewhere"])] if "measured_elsewhere" in data else []),
-        ("tokens per second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
-        (
-            "bytes that must move",
-            f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s",
-            source,
-        ),
-        (
-            "operations",
-            f"{rates['flops'] / 1e9:.2f} GFLOP: {rates['flops_per_s'] / 1e12:.1f} TFLOP/s",
-            source,
-        ),
-    ]
-    bars = tuple(
-        Bar(name, value, f"{value:.0%}", "", 1.0) for name, value in rules.shares(data).items()
-    )
-    found = tuple(
-        (
-            Cell({"good": "ok", "hot": "look", "bad": "bad"}[each.tone], tone=each.tone),
-            each.text,
-            Cell(each.rule, tone="dim"),
-        )
-        for each in rules.findings(data)
-    )
-    ceilings = data["ceilings"]
-    parts: list = [
-        Facts(tuple(rows), title="Performance"),
-        Bars(bars, title="Share of each ceiling", source=source),
-        Text(f"Bottleneck: {what}. {why[:1].upper()}{why[1:]}."),
-        Table(("", "what the numbers imply", "rule"), found, title="Findings"),
-    ]
-    if ceilings["read_bytes"] and ceilings["matrix_flops"]:
-        points = [
-            Point(
-                f"{data['kernel']} m={problem['m']}",
-                rates["intensity"],
-                rates["flops_per_s"],
-                data["kernel"],
-            )
-        ]
-        if "cublas_us" in time:
-            nbytes = 2 * (
-                problem["m"] * problem["k"]
-                + problem["k"] * problem["n"]
-                + problem["m"] * problem["n"]
-            )
-            points.append(
-                Point(
-                    "cuBLAS fp16",
-                    rates["flops"] / nbytes,
-                    rates["flops"] / time["cublas_us"] * 1e6,
-                    "cublas",
-                )
-            )
-        parts.append(
-            Roofline(
-                (
-                    Ceiling(
-                        f"reads {ceilings['read_bytes'] / 1e12:.2f} TB/s", ceilings["read_bytes"]
-                    ),
-                ),
-                (
-                    Ceiling(
-                        f"{ceilings['matrix_flops'] / 1e12:.0f} TFLOP/s", ceilings["matrix_flops"]
-                    ),
-                ),
-                tuple(points),
-                title="Roofline",
-                note=f"Ceilings: {ceilings['source']}; the point: {source}.",
-                source=ceilings["source"],
-            )
-        )
-    return Section("summary", "Summary", (), tuple(parts))
 
 
 def launch(data: dict) -> Section:
