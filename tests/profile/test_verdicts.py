@@ -1,5 +1,5 @@
-"""Contract under test: a profile's verdict is the largest share of what it lists; a time that nobody
-measured on a device, and a lower bound, are said to be what they are."""
+"""Contract under test: a profile's verdict is the largest share of what it lists; a time that was
+not measured on the device, and a lower bound, are said to be what they are."""
 
 import json
 from dataclasses import asdict, replace

@@ -48,7 +48,7 @@ def summary(data: dict) -> Section:
                 if time["model_error"]
                 else ""
                 if time["fitted"]
-                else ", a lower bound: latency is not modelled, and no time of this kernel was fitted"
+                else ", a lower bound: latency is not modelled, no time of this kernel was fitted"
             ),
             "modelled",
         ),

@@ -86,9 +86,9 @@ def working(data: dict) -> dict[str, float]:
 
 def few_warps(data: dict) -> str:
     """How many warps a scheduler chooses from, in words."""
-    found = data["occupancy"]
+    found, issued = data["occupancy"], shares(data)["instruction issue"]
     return (
         f"each scheduler has {found['achieved_warps'] / SM_SCHEDULERS:.1f} warps to choose from"
-        f" ({found['achieved']:.0%} occupancy) and issues in {shares(data)['instruction issue']:.0%}"
+        f" ({found['achieved']:.0%} occupancy) and issues in {issued:.0%}"
         " of its cycles: the others pass while instructions wait for the results of those before"
     )
