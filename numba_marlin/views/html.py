@@ -40,6 +40,7 @@ KEYS = (
     "<kbd>a</kbd> all at once<br>"
     "<kbd>t</kbd> light or dark"
 )
+DENSE = 12  # columns from which a grid's cells stand closer, so that 16 fit on a laptop
 TOOLS = (
     '<button type="button" id="all" aria-pressed="false"'
     ' title="Show all sections and steps (a)">all</button>\n'
@@ -208,7 +209,9 @@ def grid(part: Grid, colours: dict[str, int]) -> str:
             else ""
         )
         rows.append(f"<tr>{label}{''.join(cell_html(cell, colours) for cell in row)}</tr>")
-    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+    columns = max(map(len, part.cells), default=0)
+    dense = classes("dense" if columns >= DENSE else "")
+    return f"<table{dense}>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def bits(part: Bits, colours: dict[str, int]) -> str:
