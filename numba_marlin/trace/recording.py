@@ -12,6 +12,7 @@ from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.trace.record import SCHEMA, Trace
 from numba_marlin.trace.recorder import ROWS, Recorder
+from numba_marlin.trace.sources import lines_of
 
 
 def record(
@@ -62,6 +63,7 @@ def record(
         "blocks": list(range(result.blocks) if kept is None else kept),
         "complete": recorder.complete,
         "instructions": described(machine, kernel, recorder.named),
+        "source": lines_of(sources(kernel)),
         "registers": recorder.names,
         "buffers": [
             {

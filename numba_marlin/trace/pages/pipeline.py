@@ -4,6 +4,7 @@ began to use another stage."""
 from __future__ import annotations
 
 from numba_marlin.trace.pages.choice import Choice, element, order_of, ranges, size
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.stages import Fill, fills
@@ -54,7 +55,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
     )
     steps = tuple(
-        one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states))
+        one_use(trace, number, use, row)
+        for number, (use, row) in enumerate(zip(uses[:MOST], states))
     )
     zeros = sum(fill.zeros for fill in found)
     notes = (
@@ -187,7 +189,7 @@ def state_cell(text: str, kind: str, tip: str) -> Cell:
     )
 
 
-def one_use(number: int, use: Fill, row: list) -> Step:
+def one_use(trace: Trace, number: int, use: Fill, row: list) -> Step:
     cells = tuple(
         (f"stage {stage}", state_cell(text, kind, ""), tip)
         for stage, (text, kind, tip) in enumerate(row)
@@ -201,6 +203,7 @@ def one_use(number: int, use: Fill, row: list) -> Step:
                 title=f"At step {use.read}",
                 source=RECORDED,
             ),
+            *beside(trace, int(trace.step_pc[use.read])),
         ),
     )
 
