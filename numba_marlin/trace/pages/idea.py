@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.trace.pages import launch, memory
-from numba_marlin.trace.pages.choice import Choice, chosen_history, ranges
+from numba_marlin.trace.pages.choice import Choice, chosen_history
 from numba_marlin.trace.pages.dequantised import floats, kind_of
 from numba_marlin.trace.pages.unpack import places_of, word_of
 from numba_marlin.trace.record import Trace
@@ -34,7 +34,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         " the bytes is nearly a quarter of the time. So codes stay packed until they are in the"
         " registers of the lane that multiplies them.",
     )
-    parts = [*one_word(trace, choice, bits), *stripes(trace), *bytes_of(trace, choice)]
+    parts = [*one_word(trace, choice, bits), *stripes(trace, bits), *bytes_of(trace, choice)]
     return Section(KEY, TITLE, notes, tuple(parts))
 
 
@@ -71,15 +71,15 @@ def one_word(trace: Trace, choice: Choice, bits: int) -> list:
                 value,
                 32,
                 tuple(kind_of(1 << bit // bits) for bit in range(31, -1, -1)),
-                f"{count} weights in 4 bytes, where 16 bits each take {2 * count}",
             ),
         ),
         title=f"One packed word, which lane {choice.lane} loads and multiplies",
         source=RECORDED,
         note=(
-            "Its codes are not neighbours of the matrix: they are those that this lane needs for"
-            " its share of a tensor-core product, in the order in which they are unpacked. So no"
-            " lane hands a weight to another."
+            f"{count} weights in 4 bytes, where 16 bits each take {2 * count}. They are not"
+            " neighbours of the matrix: they are those that this lane needs for its share of a"
+            " tensor-core product, in the order in which they are unpacked. So no lane hands a"
+            " weight to another."
         ),
     )
     if floats(trace):
@@ -110,7 +110,7 @@ def activation(trace: Trace, k: int) -> float | None:
     return float(contents.reshape(-1)[2 * k : 2 * k + 2].view(np.float16)[0])
 
 
-def stripes(trace: Trace) -> list:
+def stripes(trace: Trace, bits: int) -> list:
     """Which share of the weights the first blocks read."""
     read, b = launch.weights_read(trace), trace.buffer("b")
     if read is None or b is None or len(b["shape"]) != 2 or not len(read[0]):
@@ -121,15 +121,22 @@ def stripes(trace: Trace) -> list:
     for block in np.unique(blocks).tolist()[:STRIPES]:
         mine = np.unique(chunks[blocks == block])
         k16 = np.unique(mine // (b["shape"][1] // 4)).tolist()
+        n64 = np.unique(mine % (b["shape"][1] // 4) // (8 * bits)).tolist()
         share = len(mine) * 16 / b["nbytes"]
-        rows.append((f"block {block}", f"{share:.1%} of the weights, k16 rows {ranges(k16)}"))
+        rows.append(
+            (
+                f"block {block}",
+                f"{share:.1%} of the weights: k {16 * k16[0]} to {16 * k16[-1] + 15}, n"
+                f" {64 * n64[0]} to {64 * n64[-1] + 63}",
+            )
+        )
     requested = len(np.unique(chunks + blocks * (chunks.max() + 1))) * 16 / b["nbytes"]
     if trace.blocks > STRIPES:
         rows.append(("...", f"{trace.blocks} blocks in all"))
     return [
         Text(
             "Every block reads its share of the weights, its stripe; together the blocks read"
-            f" {requested:.2g} times the weights, where 1 is the least."
+            f" the weights {'once' if requested < 1.005 else f'{requested:.2g} times'}."
             f" {trace.about.get('division') or ''}".rstrip()
         ),
         Facts(tuple(rows), title="One stripe each", source=RECORDED),

@@ -83,7 +83,7 @@ def flow(trace: Trace) -> Levels:
     boxes = []
     for number, phase in enumerate(there, 1):
         verbs = [verb for verb, its in of_verb.items() if its == phase.name]
-        rows = [("what", phase.what)]
+        rows: list[tuple[str, ...]] = [("what", phase.what)]
         if verbs:
             rows.append(("verbs", ", ".join(verbs)))
         if phase.name == "multiply":

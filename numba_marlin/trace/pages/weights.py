@@ -12,6 +12,7 @@ from numba_marlin.formats.marlin_order import code_order
 from numba_marlin.trace.pages.choice import Choice
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import RECORDED, Cell, Grid, Section, Table
+from numba_marlin.views.page import Part
 
 KEY, TITLE = "weights", "From floats to bytes"
 BASE = 0x1000  # of the bytes that are drawn two codes a byte: they lie nowhere in this run
@@ -36,9 +37,13 @@ def section(trace: Trace, choice: Choice) -> Section:
         f" in 16 bits. So the grid reaches from -{half} to +{half - 1} steps, and no weight is"
         f" further than half a step from its code. (max|w| / {half - 1} would be a coarser grid.)",
     )
-    parts = [codes(found), bytes_in_order(found)] if found["bits"] == 4 else [codes(found)]
     placed = in_marlin(trace, found)
-    return Section(KEY, TITLE, notes, tuple(parts + ([placed] if placed else [])))
+    parts: list[Part] = [codes(found)]
+    if found["bits"] == 4:
+        parts.append(bytes_in_order(found))
+    if placed is not None:
+        parts.append(placed)
+    return Section(KEY, TITLE, notes, tuple(parts))
 
 
 def codes(found: dict) -> Table:
@@ -133,9 +138,10 @@ def in_marlin(trace: Trace, found: dict) -> Table | None:
         title="Where they are in Marlin's matrix",
         source=RECORDED,
         note=(
-            "Neighbours along k are in words of different lanes, because different lanes multiply"
-            " them; the other codes of such a word are of other columns and rows (the section of"
-            " unpacking shows a whole word). Addresses are those of the PTX machine."
+            "k and k + 1 are the halves of one register, so they share a word; the next two are in"
+            " the word of another lane, which multiplies them. The other codes of a word are of"
+            " other rows and columns: the section of unpacking shows a whole one. Addresses are"
+            " those of the PTX machine."
         ),
     )
 
