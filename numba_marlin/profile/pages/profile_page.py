@@ -1,10 +1,10 @@
-"""The page of a profile (``profile.build``): ten sections, in which every figure names its source.
+"""The page of a profile (``profile.build``): its sections, in which every figure names its source.
 The page shows only what the profile contains."""
 
 from __future__ import annotations
 
 from numba_marlin.profile.build import title_of
-from numba_marlin.profile.pages import device_page
+from numba_marlin.profile.pages import counters_view, device_page
 from numba_marlin.profile.pages.memory_views import memory, transactions
 from numba_marlin.profile.pages.operand_views import packing, tensor
 from numba_marlin.profile.pages.summary_view import summary
@@ -168,18 +168,12 @@ def cell_of(row: dict) -> Cell:
 
 def state(data: dict) -> Section:
     found = data["state"]
-    tools = (
-        Facts(tuple((each["name"], each["text"]) for each in data["tools"]), title="Other tools")
-        if data["tools"]
-        else None
-    )
-    more = () if tools is None else (tools,)
     if "samples" not in found:
         return Section(
             "device",
             "Live device state",
             (),
-            (Facts((("not known", found.get("missing", "not asked for")),), title="State"), *more),
+            (Facts((("not known", found.get("missing", "not asked for")),), title="State"),),
         )
     states = [
         State(
@@ -199,7 +193,7 @@ def state(data: dict) -> Section:
         "device",
         "Live device state",
         ("Sampled while the plain kernel ran repeatedly. `numba-marlin watch` shows this live.",),
-        (*section.parts, *more),
+        section.parts,
     )
 
 
@@ -282,4 +276,5 @@ SECTIONS = {
     "tensor": tensor,
     "timeline": timeline,
     "device": state,
+    "counters": counters_view.section,
 }
