@@ -16,8 +16,10 @@ from numba_marlin.views import (
     Cell,
     Facts,
     Grid,
+    Lines,
     Page,
     Section,
+    Series,
     Table,
 )
 
@@ -150,7 +152,30 @@ def blocks(data: dict) -> Section:
         source=placement["source"],
         note=note,
     )
-    return Section("blocks", "Blocks on SMs", (), (figure,))
+    return Section("blocks", "Blocks on SMs", (), (figure, *launched_and_done(data)))
+
+
+def launched_and_done(data: dict) -> tuple[Lines, ...]:
+    """Draw how many blocks have started and how many are done; nothing for profiles of earlier
+    versions."""
+    found = data.get("progress")
+    if not found:
+        return ()
+    part = "" if data["counts"]["factor"] == 1 or found["unit"] == "us" else " of the part that ran"
+    return (
+        Lines(
+            tuple(
+                Series(name, tuple((x, y) for x, y in found[key]))
+                for name, key in (("launched", "started"), ("done", "done"))
+            ),
+            found["unit"],
+            "blocks",
+            found["blocks"],
+            title=f"Blocks launched and done, of {found['blocks']}{part}",
+            source=found["source"],
+            note="The distance between the curves is the number of blocks on the device.",
+        ),
+    )
 
 
 def cell_of(row: dict) -> Cell:

@@ -18,6 +18,8 @@ from numba_marlin.views import (
     Text,
 )
 
+URGENCY = (rules.BAD, rules.WARN, rules.GOOD)  # what should be looked at stands first
+
 
 def summary(data: dict) -> Section:
     what, why = verdict.bottleneck(data)
@@ -79,7 +81,7 @@ def summary(data: dict) -> Section:
             each.text,
             Cell(each.rule, tone="dim"),
         )
-        for each in rules.findings(data)
+        for each in sorted(rules.findings(data), key=lambda each: URGENCY.index(each.tone))
     )
     ceilings = data["ceilings"]
     parts: list = [
