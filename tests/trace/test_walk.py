@@ -9,8 +9,9 @@ import pytest
 
 from numba_marlin.cli import main as cli
 from numba_marlin.formats.marlin_order import code_order
-from numba_marlin.trace import Trace, open_trace, pages, sources
-from numba_marlin.trace.pages import idea, phases, weights
+from numba_marlin.hardware.devices import device as device_named
+from numba_marlin.trace import Trace, model, open_trace, pages, sources
+from numba_marlin.trace.pages import idea, phases, timeline, weights
 from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.phases import PHASES, phase_of, phase_of_verb
 from numba_marlin.views import COUNTED, Bits, Facts, Levels, Text, plain, text
@@ -228,3 +229,17 @@ def test_floats_of_the_reader_are_what_the_kernel_multiplies(tmp_path, capsys):
     table = followed(found)["Where they are in Marlin's matrix"]
     assert {row[7].tone for row in table.rows} == {"good"}
     assert json.loads(plain.render(pages.page(found, keys=("weights",))))
+
+
+def test_both_timelines_say_how_much_of_their_time_they_multiply():
+    found, _ = recorded("ampere")
+    device = device_named("H200")  # the default
+    works = model.works(found, 0)
+    rates = model.rates(device.bandwidth_bytes, device.peak_flops(16), device.sms)
+    said = plain.render(pages.page(found, keys=("timeline",)))
+    shares = []
+    for uses in (model.without_pipeline(works, rates), model.with_pipeline(works, rates)):
+        share = sum(model.cycles_of(work, rates) for work in works) / uses[-1].done
+        assert timeline.busy(uses) == pytest.approx(share) and f" in {share:.0%}" in said
+        shares.append(share)
+    assert 0 < shares[0] < shares[1] <= 1

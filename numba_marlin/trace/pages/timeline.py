@@ -182,11 +182,17 @@ def modelled(trace: Trace, choice: Choice) -> list:
         )
     bars = Bars(
         (
-            Bar("without", end_without, f"{end_without:,.0f} cycles", "load"),
+            Bar(
+                "without",
+                end_without,
+                f"{end_without:,.0f} cycles, it multiplies in {busy(without):.0%} of them",
+                "load",
+            ),
             Bar(
                 "with",
                 end_with,
-                f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast",
+                f"{end_with:,.0f} cycles, in {busy(with_it):.0%};"
+                f" {end_without / end_with:.2f} times as fast",
                 "multiply",
             ),
         ),
@@ -194,6 +200,11 @@ def modelled(trace: Trace, choice: Choice) -> list:
         source=MODELLED,
     )
     return [*figures, bars]
+
+
+def busy(uses: list) -> float:
+    """Return the share of the time in which stages are used."""
+    return sum(use.done - use.begun for use in uses) / uses[-1].done
 
 
 def apart(uses: list) -> list[tuple[float, float]]:
