@@ -41,7 +41,10 @@ PUZZLES = re.compile(r"(<!-- puzzles -->\n)(.*?)(<!-- end:puzzles -->)", re.DOTA
 SPEED = re.compile(r"(<!-- speed -->\n)(.*?)(<!-- end:speed -->)", re.DOTALL)
 RESULTS = re.compile(r"<!-- results:02_hopper -->\n(.*?\n)\n", re.DOTALL)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
-RUNG = re.compile(r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|$", re.MULTILINE)
+RUNG = re.compile(
+    r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )(?P<own>\d+) \| (?P<whole>\d+) \|$",
+    re.MULTILINE,
+)
 
 
 def block(text: str, kind: str, name: str, language: str) -> str:
@@ -78,11 +81,17 @@ def with_code(text: str) -> str:
 
     text = QUOTE.sub(quotation, text)
     return RUNG.sub(
-        lambda found: (
-            f"{found[1]}{len((ROOT / found['path']).read_text(encoding='utf-8').splitlines())} |"
-        ),
-        text,
+        lambda found: found[1] + " | ".join(map(str, lengths(found["path"]))) + " |", text
     )
+
+
+def lengths(path: str) -> tuple[int, int]:
+    """Lines of a kernel's file, and of all modules of the package whose device functions are its
+    own: without those that choose, declare and configure it."""
+    own, others = ROOT / path, ("config.py", "choose.py", "declare.py", "__init__.py")
+    modules = [each for each in own.parent.glob("*.py") if each.name not in others]
+    count = {each: len(each.read_text(encoding="utf-8").splitlines()) for each in modules}
+    return count[own], sum(count.values())
 
 
 def with_output(text: str, name: str, output: str) -> str:

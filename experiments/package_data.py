@@ -42,6 +42,7 @@ def extract() -> dict[str, list[dict]]:
             for experiment in ("01_faithful", "02_hopper")
             for row in rows(experiment)
         ],
+        "ladder_times": [only(row, TIMED) for row in rows("18_ladder")],
         "block_times": list(newest.values()),
         "witness": [only(row, PROBED) for row in rows("05_hardware")],
     }

@@ -6,19 +6,53 @@ besides DEMO's, section, step from 1 or 0 for none, figures from, to).
 """
 
 DEMO = ("--lane", "5")
+FLOATS = ("--floats", "0.5", "-0.3", "0.8", "-0.1", "0.6", "-0.4", "0.2", "0")
 VIEWS = (
+    (
+        "idea",
+        "What the kernel is for, before how it does it",
+        "one product, one packed word, one stripe of the weights, and the bytes that are saved",
+        (),
+        "idea",
+        0,
+        0,
+        4,
+    ),
     (
         "phases",
         "The big picture: the phases of a run and what each does",
         (
-            "the kernel's own verbs, what each moved and did, and the order in which a warp came to"
-            " them"
+            "six phases as a flow, made of the kernel's own verbs and their counts; each has a"
+            " colour, in the timelines too"
         ),
         (),
         "phases",
         0,
         0,
-        2,
+        1,
+    ),
+    (
+        "verbs",
+        "What each device function moved and did",
+        "instructions, bytes, coalescing, conflicts and tensor operations of every verb",
+        (),
+        "phases",
+        0,
+        1,
+        3,
+    ),
+    (
+        "weights",
+        "From floats to a scale, to codes, to bytes at their addresses",
+        (
+            "eight weights of yours: their bytes by four conventions (none of them is the 0x3C of"
+            " an often copied picture), and where they are in Marlin's matrix"
+        ),
+        FLOATS,
+        "weights",
+        0,
+        0,
+        3,
     ),
     (
         "launch",
@@ -208,8 +242,8 @@ VIEWS = (
         "order",
         "Activity over time",
         (
-            "the warps of a block in the order in which the machine ran them (`--perfetto` has"
-            " every instruction)"
+            "the phases of each warp of a block, in the order in which the machine ran them"
+            " (`--perfetto` has every instruction)"
         ),
         (),
         "timeline",
@@ -232,7 +266,7 @@ VIEWS = (
         "Warp specialisation: the roles of a block, side by side",
         (
             "scheduler, loads, expansion, mma and epilogue of the kernel of two NVFP4 operands, in"
-            " the order in which the machine ran them"
+            " an order in which every warp issues at the same rate, so that producers run ahead"
         ),
         ("--kernel", "block_scaled"),
         "timeline",

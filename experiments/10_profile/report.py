@@ -79,8 +79,9 @@ VIEWS = (
         "memory",
         "Memory hierarchy snapshot",
         (
-            "sizes asked of the driver (an H200 has 60 MiB of L2), bytes counted; a hit rate needs"
-            " hardware counters, so the best possible one is named as such"
+            "sizes asked of the driver (an H200 has 60 MiB of L2) and how full each level is,"
+            " bytes counted, rates between levels; a hit rate needs hardware counters, so the best"
+            " possible one is named as such"
         ),
         "memory",
         0,

@@ -17,6 +17,7 @@ EXAMPLES = """\
   numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  save the profile
   numba-marlin profile --open run.json --html page.html          show it again
   numba-marlin profile --open before.json --against after.json   compare two profiles
+  numba-marlin profile --open run.json --ncu ncu.csv --view counters   beside Nsight's counters
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
   numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
 
@@ -67,6 +68,14 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument("--open", metavar="RUN.json", help="show a saved profile; no kernel runs")
     parser.add_argument("--against", metavar="RUN.json", help="compare with this saved profile")
+    parser.add_argument(
+        "--ncu",
+        metavar="NCU.csv",
+        help="show counters that Nsight Compute wrote (--view counters has its command)",
+    )
+    parser.add_argument(
+        "--nsys", metavar="NSYS.csv", help="show launches that Nsight Systems wrote, likewise"
+    )
     add_view_argument(parser)
     add_page_arguments(parser)
 
@@ -76,7 +85,7 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.pages import profile_page
-    from numba_marlin.profile.sources import rules
+    from numba_marlin.profile.sources import rules, verdict
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
@@ -84,6 +93,7 @@ def execute(args, report) -> bool:
     target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
+    data |= _counters(args, data)
     with pages.shown_from(args.open, args.against):
         page = profile_page.page(data)
         if other is not None:
@@ -102,7 +112,7 @@ def execute(args, report) -> bool:
                 ),
                 page.subtitle,
             )
-        what, why = rules.bottleneck(data)
+        what, why = verdict.bottleneck(data)
         report.data = {
             "profile": data,
             "bottleneck": {"what": what, "why": why},
@@ -115,6 +125,18 @@ def execute(args, report) -> bool:
     if target is not None:
         pages.written(target, to_json(data).encode() + b"\n", report)
     return True
+
+
+def _counters(args, data: dict) -> dict:
+    """Return what the reports of NVIDIA's profilers say of the profile's kernel."""
+    from numba_marlin.profile.sources import nsight
+
+    entry, found = nsight.entry_of(data), {}
+    if args.ncu is not None:
+        found["ncu"] = nsight.read_ncu(args.ncu, entry)
+    if args.nsys is not None:
+        found["nsys"] = nsight.read_nsys(args.nsys, entry)
+    return found
 
 
 def _check_given(args) -> None:

@@ -20,6 +20,7 @@ RANDOM = "the random weight and the activations"
 EXAMPLES = """  numba-marlin trace                      the faithful kernel on a small problem
   numba-marlin trace --html walk.html     the same as a page; arrow keys change the step
   numba-marlin trace --phase unpack --warp 2 --lane 5
+  numba-marlin trace --phase weights --floats 0.5 -0.3 0.8 -0.1 0.6 -0.4 0.2 0
   numba-marlin trace --m 8 --n 512 --k 1024 --kernel decode --phase pipeline
   numba-marlin trace --save run.npz --perfetto run.json
   numba-marlin trace --open run.npz --phase fragments --block 1 --step 9
@@ -88,6 +89,16 @@ def add_arguments(parser) -> None:
         ),
     )
     parser.add_argument(
+        "--floats",
+        nargs="+",
+        type=float,
+        metavar="W",
+        help=(
+            "up to 8 weights of your own, w[0, 0] to w[7, 0] of the random weight: the section"
+            " `weights` follows them to their scale, codes and bytes"
+        ),
+    )
+    parser.add_argument(
         "--kernel",
         choices=Names(),
         metavar="NAME",
@@ -117,8 +128,8 @@ def add_arguments(parser) -> None:
         "--phase",
         metavar="NAME[,...]",
         help=(
-            "only these sections: launch, phases, copies, unpack, fragments, sums, pipeline,"
-            " timeline, memory, intensity"
+            "only these sections: idea, launch, phases, weights, copies, unpack, fragments, sums,"
+            " pipeline, timeline, memory, intensity"
         ),
     )
     for name, what in (
@@ -233,6 +244,7 @@ def _describes(args) -> list[str]:
             "transpose",
             "group_size",
             "weights",
+            "floats",
             "kernel",
             "config",
             "sms",
@@ -259,7 +271,8 @@ def _recorded(args, report):
     from numba_marlin import trace as room
     from numba_marlin.cli import estimate
     from numba_marlin.cli.progress import machine_bar
-    from numba_marlin.cli.traced import described
+    from numba_marlin.cli.traced import check_floats, described
+    from numba_marlin.emulator import Schedule
     from numba_marlin.execution import expected
     from numba_marlin.execution.binding import bind
     from numba_marlin.execution.machine import set_up
@@ -268,6 +281,7 @@ def _recorded(args, report):
     from numba_marlin.kernels.registry import find_kernel
 
     _describes(args)
+    check_floats(args)
     found = described(args)
     chosen, definition = found.chosen, find_kernel(found.chosen.kernel)
     blocks = check_place(args, chosen)
@@ -283,6 +297,8 @@ def _recorded(args, report):
     with report.step(f"quantising {found.problem.k} x {found.problem.n} weights"):
         made = found.quantised()
     target = target_for(definition, found.device)
+    # In the machine's own order every warp makes a round of its loop: no role runs ahead.
+    order = Schedule(0, "in turn", "any") if definition.about.roles else None
     with report.step(
         f"compiling {chosen.kernel} with line numbers for {target} (or reading the cache)"
     ):
@@ -302,7 +318,7 @@ def _recorded(args, report):
         trace = room.record(
             launch.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),
-            **launch.launch,
+            **launch.launch | {"seed": order},
         )
     failures, size = made.judged(launch.results)
     trace.header["about"] = {
@@ -310,11 +326,13 @@ def _recorded(args, report):
         "config": asdict(chosen.config),
         "reasons": [*chosen.reasons, *found.reasons],
         "weight": found.source,
+        "order": "rounds" if order is None else order.order,
         "kind": found.problem.kind,
         "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": not failures, "outputs": size, "failures": failures},
         **({"boxes": binding.boxes} if made.scaling is not None else {}),
+        **({"floats": made.floats} if made.floats is not None else {}),
         **definition.about.of_run(chosen.config, trace.header["launch"]["shared_base"]),
     }
     return trace, not failures

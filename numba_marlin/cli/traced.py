@@ -34,11 +34,13 @@ class Quantised:
     scaling: a ``binding.Scaling``, or None for a quantised weight.
     judged: function of {parameter: result} -> (number of outputs out of their bounds, number of
         outputs).
+    floats: some of the floats that were quantised, as ``trace.pages.weights`` shows them, or None.
     """
 
     operands: dict[str, Any]
     scaling: Any
     judged: Callable[[dict], tuple[int, int]]
+    floats: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,20 +127,20 @@ def _one_weight(args) -> Described:
     )
 
     def quantised() -> Quantised:
-        packed = stored
-        if packed is None:
-            packed = api.pack(
-                api.quantize(weight.values, bits=bits, group_size=args.group_size)
-                if block_rows is None
-                else _in_blocks(weight.values, kind)
-            )
+        packed, shown = stored, None
+        if packed is None and block_rows is not None:
+            packed = api.pack(_in_blocks(weight.values, kind))
+        elif packed is None:
+            values = weight.values if args.floats is None else _with_floats(weight.values, args)
+            found = api.quantize(values, bits=bits, group_size=args.group_size)
+            packed, shown = api.pack(found), _shown_floats(values, found, args.floats is not None)
         x = random.standard_normal((args.m, problem.k)).astype(np.float16)
 
         def judged(results: dict) -> tuple[int, int]:
             verdict = reference.check(results["c"], x, packed, order="random")
             return verdict.failures, verdict.size
 
-        return Quantised({"a": x, **weight_operands(packed)}, None, judged)
+        return Quantised({"a": x, **weight_operands(packed)}, None, judged, shown)
 
     chosen = candidate(problem, device, args.kernel, config)
     return Described(problem, device, chosen, source, quantised)
@@ -241,6 +243,50 @@ def _weight(args, stored, changes: dict, random):
     if len(formats) > 1:
         changes["format"] = kind
     return found, n, k, source
+
+
+FLOATS = 8  # weights that are followed from floats to bytes
+
+
+def _with_floats(values, args):
+    """Return a copy of weights [k, n] whose column 0 begins with --floats; the rest of their group
+    is 0, so that they alone determine its scale."""
+    import numpy as np
+
+    changed = np.array(values, np.float32)
+    rows = len(changed) if args.group_size == -1 else args.group_size
+    changed[:rows, 0] = 0
+    changed[: len(args.floats), 0] = args.floats
+    return changed
+
+
+def _shown_floats(values, found, given: bool) -> dict[str, Any]:
+    """Return the first weights of column 0 with their scale and codes."""
+    count = min(FLOATS, values.shape[0])
+    return {
+        "values": [float(each) for each in values[:count, 0]],
+        "k": list(range(count)),
+        "n": 0,
+        "scale": float(found.scales[0, 0]),
+        "codes": [int(each) for each in found.codes[:count, 0]],
+        "group_size": values.shape[0] if found.group_size == -1 else found.group_size,
+        "bits": found.bits,
+        "given": given,
+    }
+
+
+def check_floats(args) -> None:
+    """Raise ValueError if --floats are too many, no numbers, or not for these weights."""
+    from math import isfinite
+
+    if args.floats is None:
+        return
+    if multiplies_operands(args.kernel) or args.weights not in (None, "int4", "int8"):
+        raise ValueError("--floats are quantised to integer codes: omit --weights, or give int4")
+    if args.input is not None:
+        raise ValueError("--floats replace random weights; omit --input")
+    if len(args.floats) > FLOATS or not all(map(isfinite, args.floats)):
+        raise ValueError(f"--floats must be at most {FLOATS} finite numbers")
 
 
 def stored_layer(args):

@@ -64,6 +64,25 @@ def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
 
 def live_words(kernel: Kernel) -> list[int]:
     """Per pc, the live 32-bit words before or after it, whichever is more."""
+    return [words for words, _ in _live(kernel)[0]]
+
+
+def fullest(kernel: Kernel) -> tuple[int, list[Register]]:
+    """(pc, live registers) where they take most words."""
+    live, known = _live(kernel)
+    pc = max(range(len(live)), key=lambda at: live[at][0])
+    return pc, [each for number, each in enumerate(known) if live[pc][1] >> number & 1]
+
+
+def words_of(register: Register) -> int:
+    """The 32-bit words that a register takes; predicates have registers of their own."""
+    return 0 if register.width == PREDICATE else 2 if register.width == 64 else 1
+
+
+def _live(kernel: Kernel) -> tuple[list[tuple[int, int]], list[Register]]:
+    """(per pc, (words, mask) of what is live before or after it, whichever takes more words; the
+    registers that the masks' bits stand for)."""
+    known: list[Register] = []
     numbers: dict[tuple[int, int], int] = {}
     effects = []
     for ins in kernel.instructions:
@@ -71,7 +90,11 @@ def live_words(kernel: Kernel) -> list[int]:
         for registers in reads_and_writes(ins):
             mask = 0
             for register in registers:
-                mask |= 1 << numbers.setdefault((register.width, register.index), len(numbers))
+                place = register.width, register.index
+                if place not in numbers:
+                    numbers[place] = len(known)
+                    known.append(register)
+                mask |= 1 << numbers[place]
             sets.append(mask)
         effects.append(tuple(sets))
     words = {width: 0 for width in (16, 32, 64, PREDICATE)}
@@ -107,8 +130,8 @@ def live_words(kernel: Kernel) -> list[int]:
                 before = at_start
             if before != entering[start]:
                 entering[start], changed = before, True
-    result = [0] * count
+    result = [(0, 0)] * count
     for start in kernel.blocks:
         for pc, before, behind in backwards(start):
-            result[pc] = max(weight(before), weight(behind))
-    return result
+            result[pc] = max((weight(each), each) for each in (before, behind))
+    return result, known

@@ -46,8 +46,10 @@ def phases(module: Module, kernel: Kernel) -> list[str]:
         return [own if source is None else source for source in sources(kernel)]
     verbs = [names[ins.inlined[0]] if ins.inlined else own for ins in kernel.instructions]
     owner = {ins.source: verb for ins, verb in zip(kernel.instructions, verbs)}
-    # a lambda has no name: it belongs to its caller, if a line of it was seen
+    # a lambda has no name: it belongs to its caller if a line of that was seen, or shows its place
     return [
-        owner.get(ins.inlined[1], "<lambda>") if verb == LAMBDA else verb
+        owner.get(ins.inlined[1]) or f"lambda at {kernel.source_of(ins).rpartition('/')[2]}"
+        if verb == LAMBDA
+        else verb
         for ins, verb in zip(kernel.instructions, verbs)
     ]

@@ -6,6 +6,8 @@ them against the experiments:
 
 ``weight_times``
     launches of kernels with packed weights, timed on a GPU: kernel, configuration, problem, us.
+``ladder_times``
+    the same, of every kernel of the ladder, the plain ones included.
 ``block_times``
     launches of kernels with two block-scaled operands, the newest of each configuration.
 ``witness``

@@ -14,14 +14,16 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.profile.instrument import records, sections
 from numba_marlin.profile.lanes import lanes
-from numba_marlin.profile.sources import access, model
+from numba_marlin.profile.sources import access, model, registers
 from numba_marlin.profile.sources.occupancy import occupancy
 from numba_marlin.profile.sources.on_machine import Counted
-from numba_marlin.views import COUNTED, MEASURED, MODELLED, SPEC
+from numba_marlin.views import COUNTED, MEASURED, MODELLED, RECORDED, SPEC
 from numba_marlin.views.plain import nested_deeper
 
 SCHEMA = "numba-marlin/profile-run/2"
@@ -32,6 +34,7 @@ EDGES = {
     "recorder": "the recorder itself",
     model.LATENCY: "latency: what neither work nor bytes explain",
 }
+POINTS = 60  # of a curve over the time of a launch
 LEAST_US = 0.005  # of a part that is listed
 DEEPEST = 20  # lists and dicts in each other; a profile has half as many
 
@@ -82,11 +85,13 @@ def build(
             ),
         },
         "occupancy": {**fits.to_dict(), **achieved(fits, observation, device)},
-        "time": times(modelled, candidate, observation),
+        "time": times(modelled, counted, device, observation),
         "parts": parts(modelled, observation),
         "sections": section_counts(counted),
         "counts": counts_of(counted),
         "placement": placement(blocks, fits, device, observation),
+        "progress": progress(counted, observation),
+        "registers": registers.by_use(counted.kernel),
         "accesses": access.rows(counted),
         "first_accesses": counted.first,
         "lanes": lanes(counted, observation),
@@ -149,19 +154,31 @@ def achieved(fits, observation, device: Device) -> dict:
     }
 
 
-def times(modelled: model.Modelled, candidate, observation) -> dict:
-    error = model.error(candidate.kernel)
+def times(modelled: model.Modelled, counted: Counted, device: Device, observation) -> dict:
+    """The times of a launch; ``bound``: whether "us" is only a lower bound, ``recorded``: the row
+    of an experiment that it is from, ``nearest``: if a bound, the nearest product that was timed
+    with this kernel on this device."""
+    kernel = counted.candidate.kernel
+    error = model.error(kernel)
     found = {
-        "modelled_us": round(modelled.us, 3),
+        "modelled_us": round(modelled.model_us, 3),
         "fitted": modelled.fitted,
         "model_error": (
             None
             if error is None
-            else {"mean": error.mean, "largest": error.largest, "text": str(error)}
+            else {"mean": error.mean, "largest": error.largest, "text": error.on(device)}
         ),
     }
     if observation is None:
-        return {"us": round(modelled.us, 3), "source": MODELLED, **found}
+        row, bound = modelled.recorded, modelled.is_bound
+        return {
+            "us": round(modelled.us, 3),
+            "source": MODELLED if row is None else MEASURED,
+            "bound": bound,
+            "recorded": row,
+            "nearest": model.nearest(kernel, counted.problem, device) if bound else None,
+            **found,
+        }
     return {
         "us": round(observation.us, 3),
         "source": MEASURED,
@@ -300,6 +317,31 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
         for sm in sorted(busy)
     ]
     return {"source": MEASURED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
+
+
+def progress(counted: Counted, observation) -> dict:
+    """Blocks that have started and blocks that are done, over time: [[time, blocks]]. On the PTX
+    machine, of the part that it ran, in its warp instructions."""
+    found = counted.recording if observation is None else observation.recordings[-1]
+    scale = 1.0 if observation is None else 1e-3
+    numbers, of = np.unique(found.block, return_inverse=True)
+    first, last = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(first, of, found.start_ns)
+    np.maximum.at(last, of, found.end_ns)
+    zero = first.min()
+
+    def curve(times: np.ndarray) -> list[list[float]]:
+        at = np.linspace(0, last.max() - zero, POINTS)
+        done = np.searchsorted(np.sort(times - zero), at, side="right")
+        return [[round(float(time) * scale, 4), int(count)] for time, count in zip(at, done)]
+
+    return {
+        "source": RECORDED if observation is None else MEASURED,
+        "unit": "warp instructions of the machine" if observation is None else "us",
+        "blocks": len(numbers),
+        "started": curve(first),
+        "done": curve(last),
+    }
 
 
 def rates(data: dict, least: int) -> dict:

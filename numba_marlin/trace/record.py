@@ -3,10 +3,11 @@ self-contained.
 
 header: ``kernel`` entry's name, ``launch`` (grid, block, cluster, shared_bytes, shared_base),
 ``target``, ``result`` (instructions, steps, blocks, shared_bytes), ``blocks`` whose registers and
-addresses were recorded, ``complete`` whether registers were recorded to the end, ``instructions``
-[pc] of {line, text, root, phase, source, kind, reads, writes, guarded}, ``registers`` names,
-``buffers`` of {name, address, nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data),
-``about`` the caller's description of the problem.
+addresses were recorded, ``source`` {file: {line: text}} of what the kernel was compiled from,
+``complete`` whether registers were recorded to the end, ``instructions`` [pc] of {line, text, root,
+phase, source, kind, reads, writes, guarded}, ``registers`` names, ``buffers`` of {name, address,
+nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data), ``about`` the caller's description
+of the problem.
 
 arrays. A step is one instruction, executed by one or more warps together; step numbers are the
 machine's time. Warps are numbered over the whole grid.

@@ -1,5 +1,6 @@
 """Recording while the machine runs: every step of all blocks, and every address and every written
-register of some or all of them.
+register of some or all of them. Where in ``OF_ALL`` blocks read and write is recorded of every
+block: it shows how they divide the product.
 
 The listeners are the machine's own (``observer``, ``watch``, ``requests``, ``started``, ``after``);
 they also count. The registers of a block of eight warps take a kilobyte per instruction, so
@@ -25,6 +26,8 @@ PIECES = ("bulk-issue", "bulk-land", "bulk-read", "bulk-write")
 # of tcgen05, in shared memory: their addresses are places in the array of all blocks
 OPERANDS = ("tensor-a", "tensor-b", "tensor-copy")
 CHUNK = 16
+OF_ALL = ("b", "c", "d")  # buffers: weights or the second operand, the result
+DIVIDED = ("load", "store", "copy-request", "bulk-read", "bulk-write")
 
 
 class Recorder:
@@ -52,6 +55,7 @@ class Recorder:
         self.pieces: list[tuple] = []
         self.locks: list[tuple] = []
         self.tiles: list[tuple] = []
+        self.divided = [each for each in machine.memory.buffers if each.name in OF_ALL]
         self.lock_buffer = next(
             (each for each in machine.memory.buffers if each.name == "locks"), None
         )
@@ -197,6 +201,8 @@ class Recorder:
             self._lock(access)
         rows = lanes.warps if lanes.full else np.unique(lanes.warps)
         mine = [self.kept(row) for row in rows.tolist()]
+        if not all(mine) and self._of_all(access):
+            mine = [True for _ in mine]
         if not any(mine):
             return
         if kind == "wgmma":
@@ -216,12 +222,23 @@ class Recorder:
             )
         )
 
+    def _of_all(self, access: Access) -> bool:
+        """Whether an access is to a buffer whose division is recorded of all blocks."""
+        return (
+            access.space == "global"
+            and access.kind in DIVIDED
+            and any(
+                ((access.address >= each.address) & (access.address < each.end)).any()
+                for each in self.divided
+            )
+        )
+
     def _piece(self, access: Access) -> None:
         row, lane = (
             int(access.lanes.warps[0]),
             (int(access.lanes.columns[0]) if not access.lanes.full else 0),
         )
-        if self.kept(row):
+        if self.kept(row) or self._of_all(access):
             for address in access.address.reshape(-1).tolist():
                 self.pieces.append(
                     (

@@ -12,6 +12,7 @@ from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.trace.record import SCHEMA, Trace
 from numba_marlin.trace.recorder import ROWS, Recorder
+from numba_marlin.trace.sources import lines_of
 
 
 def record(
@@ -24,9 +25,9 @@ def record(
     **launch,
 ) -> Trace:
     """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
-    all); ``about``: plain data about the problem, kept with the record; ``launch``: the arguments
-    of Machine.run other than its listener. Raises ValueError for blocks that the grid does not
-    have.
+    all; accesses to the weights and to the result are kept of every block); ``about``: plain data
+    about the problem, kept with the record; ``launch``: the arguments of Machine.run other than
+    its listener. Raises ValueError for blocks that the grid does not have.
     """
     kernel = machine.kernel(entry)
     kept = None if blocks is None else tuple(sorted(set(blocks)))
@@ -62,6 +63,7 @@ def record(
         "blocks": list(range(result.blocks) if kept is None else kept),
         "complete": recorder.complete,
         "instructions": described(machine, kernel, recorder.named),
+        "source": lines_of(sources(kernel)),
         "registers": recorder.names,
         "buffers": [
             {

@@ -48,11 +48,13 @@ def fills(trace: Trace, block: int) -> list[Fill]:
     ranges = trace.about.get("stages") or []
     reads, stores = shared_reads(trace, block), addresses_of(trace, block, STORES)
     found = []
+    foreign = other_uses(trace, block)
+    stores += [(copy.step, copy.target) for copy in copies(trace, block) if copy.pc in foreign]
     for stage, parts in enumerate(ranges):
         mine = [
             copy
             for copy in copies(trace, block)
-            if any(start <= copy.target < stop for start, stop in parts)
+            if copy.pc not in foreign and any(start <= copy.target < stop for start, stop in parts)
         ]
         for number, group in enumerate(rounds(mine)):
             found.append((stage, number, group))
@@ -99,6 +101,18 @@ def fills(trace: Trace, block: int) -> list[Fill]:
             )
         )
     return result
+
+
+def other_uses(trace: Trace, block: int) -> set[int]:
+    """Instructions that copy what the run itself wrote, such as partial sums: no operand's tile
+    comes with them, although they may reuse the memory of a stage."""
+    names = {each["name"] for each in trace.counts["buffers"] if each["writes"]["bytes"]}
+    written = [each for each in trace.header["buffers"] if each["name"] in names]
+    return {
+        copy.pc
+        for copy in copies(trace, block)
+        if any(0 <= copy.source - each["address"] < each["nbytes"] for each in written)
+    }
 
 
 def rounds(mine: list[Copy]) -> list[list[Copy]]:

@@ -40,6 +40,7 @@ KEYS = (
     "<kbd>a</kbd> all at once<br>"
     "<kbd>t</kbd> light or dark"
 )
+DENSE = 12  # columns from which a grid's cells stand closer, so that 16 fit on a laptop
 TOOLS = (
     '<button type="button" id="all" aria-pressed="false"'
     ' title="Show all sections and steps (a)">all</button>\n'
@@ -118,7 +119,7 @@ def _section(section: Section, colours: dict[str, int]) -> str:
 
 def part_html(part, colours: dict[str, int]) -> str:
     if isinstance(part, Text):
-        tag = "pre" if part.style == "code" else "p"
+        tag = "pre" if part.style in ("code", "source") else "p"
         warning = " class=warning role=note" if part.style == "warning" else ""
         return f"<{tag}{warning}>{escape(part.text)}</{tag}>"
     drawn = DRAW[type(part)](part, colours)
@@ -208,7 +209,9 @@ def grid(part: Grid, colours: dict[str, int]) -> str:
             else ""
         )
         rows.append(f"<tr>{label}{''.join(cell_html(cell, colours) for cell in row)}</tr>")
-    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+    columns = max(map(len, part.cells), default=0)
+    dense = classes("dense" if columns >= DENSE else "")
+    return f"<table{dense}>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def bits(part: Bits, colours: dict[str, int]) -> str:
@@ -258,8 +261,8 @@ def levels(part: Levels, colours: dict[str, int]) -> str:
     for position, level in enumerate(part.levels):
         size = f"<span class=size>{escape(level.size)} {badge(level.source)}</span>"
         found.append(
-            f'<div class="level"><h4>{escape(level.name)} {size}</h4>'
-            f"<table>{fact_rows(level.rows)}</table></div>"
+            f"<div{classes('level', colour(level.kind, colours))}><h4>{escape(level.name)}"
+            f" {size}</h4>{filling(level.filled)}<table>{fact_rows(level.rows)}</table></div>"
         )
         if position + 1 < len(part.levels):
             passing = [
@@ -269,6 +272,13 @@ def levels(part: Levels, colours: dict[str, int]) -> str:
             ]
             found.append(f'<div class="passing">{"".join(passing)}</div>')
     return "".join(found)
+
+
+def filling(share: float | None) -> str:
+    if share is None:
+        return ""
+    width = f"{min(100 * share, 100):.2f}%"
+    return f'<div class="track"><div class="fill" style="width:{width}"></div></div>'
 
 
 def timeline_with_legend(part: Timeline, colours: dict[str, int]) -> str:

@@ -18,10 +18,20 @@
       bar.querySelector("input").value = at[here] + 1;
       bar.querySelector("output").textContent = `${at[here] + 1} of ${steps[here].length}`;
     }
+    wide();
     if (quiet) return;
     const where = steps[here].length ? `${sections[here].id}/${at[here] + 1}` : sections[here].id;
     history.replaceState(null, "", `#${where}`);
     document.getElementById("said").textContent = `${sections[here].querySelector("h2").textContent}. ${title}`;
+  }
+
+  // figures that are wider than the window say that they scroll, and can be reached by keyboard
+  function wide() {
+    document.querySelectorAll(".scroll").forEach((each) => {
+      const cut = each.scrollWidth > each.clientWidth + 1;
+      each.parentElement.classList.toggle("wide", cut);
+      cut ? (each.tabIndex = 0) : each.removeAttribute("tabindex");
+    });
   }
 
   function move(by) {
@@ -79,6 +89,7 @@
   document.getElementById("all").addEventListener("click", all);
   document.getElementById("theme").addEventListener("click", theme);
   window.addEventListener("hashchange", read);
+  window.addEventListener("resize", wide);
   document.body.classList.add("stepping");
   sections.forEach((_, i) => show(i, 0, true));
   show(0, 0, true);

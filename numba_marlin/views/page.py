@@ -30,7 +30,8 @@ def checked(source: str) -> None:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; ``style`` "" (prose), "code" (kept as it is, fixed width) or "warning"."""
+    """A paragraph; ``style`` "" (prose), "code" (kept as it is, fixed width), "source" (the same,
+    but lines may be cut where a terminal ends) or "warning"."""
 
     text: str
     style: str = ""
@@ -170,7 +171,8 @@ class Bars(Figure):
 
 @dataclass(frozen=True)
 class Level:
-    """A level of a hierarchy: its size, what is in it, what passes between it and the next."""
+    """A level of a hierarchy, or a box of a flow: its size, what is in it, what passes between it
+    and the next. ``filled``: the share of its size that is used, 0 to 1, drawn as a bar."""
 
     name: str
     size: str = ""
@@ -178,6 +180,8 @@ class Level:
     down: str = ""
     up: str = ""
     source: str = ""
+    kind: str = ""
+    filled: float | None = None
 
     def __post_init__(self) -> None:
         checked(self.source)

@@ -3,7 +3,7 @@ numbered ones for itself; a page's legend and its figures agree because they ask
 
 from __future__ import annotations
 
-from numba_marlin.views.page import Bars, Bits, Cell, Grid, Page, Roofline, Table, Timeline
+from numba_marlin.views.page import Bars, Bits, Cell, Grid, Levels, Page, Roofline, Table, Timeline
 
 COLOURS = 14  # what the style sheet and the terminal have; beyond, colours return
 
@@ -19,6 +19,8 @@ def kinds_of(part) -> list[str]:
         return [kind for row in part.rows for kind in row.kinds]
     if isinstance(part, Bars):
         return [bar.kind for bar in part.bars]
+    if isinstance(part, Levels):
+        return [level.kind for level in part.levels]
     if isinstance(part, Roofline):
         return [point.kind for point in part.points]
     return []

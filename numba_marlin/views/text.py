@@ -122,14 +122,21 @@ def _section(section: Section, console, out: Terminal, steps: int) -> None:
         )
 
 
+def cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: max(width - 3, 0)] + "..."
+
+
 def _part(part, console, out: Terminal) -> None:
     console.print()
     if isinstance(part, Text):
-        lines = (
-            part.text.splitlines() if part.style == "code" else textwrap.wrap(part.text, out.width)
-        )
+        lines = [
+            "  " + (cut(line, out.width - 2) if part.style == "source" else line)
+            for line in part.text.splitlines()
+        ]
+        if part.style not in ("code", "source"):
+            lines = textwrap.wrap(part.text, out.width)
         console.print(
-            "\n".join("  " + line if part.style == "code" else line for line in lines),
+            "\n".join(lines),
             style="bold red" if part.style == "warning" else None,
             soft_wrap=True,
         )

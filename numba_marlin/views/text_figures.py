@@ -203,7 +203,7 @@ def levels(part: Levels, out):
     for position, level in enumerate(part.levels):
         head = f"{line * 2} {level.name} "
         size = f" {level.size}{f' ({level.source})' if level.source else ''}" if level.size else ""
-        text.append(head, "bold")
+        text.append(head, f"bold {out.style(level.kind)}".strip())
         alone = len(head) + len(size) + 1 > out.width  # the size stands on a line of its own
         text.append(line * max(out.width - len(head) - (0 if alone else len(size)), 1), "dim")
         text.append(
@@ -211,6 +211,12 @@ def levels(part: Levels, out):
             if alone
             else size + "\n"
         )
+        if level.filled is not None:
+            room = max(out.width - 12, 8)
+            length = min(round(room * level.filled), room)
+            text.append(f"   {FULL[out.unicode] * length}")
+            text.append(f"{EMPTY[out.unicode] * (room - length)}", "dim")
+            text.append(f" {level.filled:.0%}\n")
         label = max((len(row[0]) for row in level.rows), default=0)
         for row in level.rows:
             for words in folded(

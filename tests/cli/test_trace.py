@@ -61,7 +61,7 @@ def test_a_walk_is_written_and_printed(saved, capsys):
     assert (
         html.startswith("<!doctype html>")
         and len(html) < 5_000_000
-        and html.count("<section") == 10
+        and html.count("<section") == 12
     )
     assert json.loads((folder / "run.json").read_text())["traceEvents"]
     data = json.loads((folder / "out.json").read_text())
@@ -120,7 +120,7 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
         (("--warp", 8), "--warp 8 must be 0 to 7: ampere runs as 4 x 1 x 1 blocks of 8 warps"),
         (("--block", 4), "--block 4 must be 0 to 3"),
         (("--step", -1), "--step -1 must not be negative"),
-        (("--phase", "speed"), "phase 'speed' must be one of launch"),
+        (("--phase", "speed"), "phase 'speed' must be one of idea"),
         (("--demo", "--m", 3), "omit --m"),
         (("--config", "stages"), "must be NAME=VALUE with one of blocks_per_sm"),
         (("--config", "stages=2"), "stages=2 must be at least 3"),

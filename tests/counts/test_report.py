@@ -112,6 +112,10 @@ def test_a_lambda_belongs_to_who_calls_it():
         SimpleNamespace(source=(1, 8), inlined=("lambda", (1, 6))),
         SimpleNamespace(source=(1, 90), inlined=None),
     ]
-    kernel = SimpleNamespace(name="marlin_tiled", instructions=instructions)
+    kernel = SimpleNamespace(
+        name="marlin_tiled",
+        instructions=instructions,
+        source_of=lambda ins: f"numba_marlin/kernels/tiled.py:{ins.source[1]}",
+    )
     found = phases(SimpleNamespace(strings=strings), kernel)
-    assert found == ["multiply", "multiply", "<lambda>", "tiled"]
+    assert found == ["multiply", "multiply", "lambda at tiled.py:8", "tiled"]

@@ -48,8 +48,8 @@ def test_the_same_schedule_replays_the_same_run(order, copies):
         )
         return seen
 
-    # one block after the other, each of them in step: nothing left to draw
-    assert trace(1) == trace(1) and (trace(1) != trace(2)) == (order != "reverse")
+    # one block after the other or warp after warp, each of them in step: nothing left to draw
+    assert trace(1) == trace(1) and (trace(1) != trace(2)) == (order not in ("reverse", "in turn"))
 
 
 def test_a_number_is_a_schedule_of_any_order():
@@ -83,6 +83,37 @@ def test_one_block_is_done_before_the_others_begin():
 def test_blocks_in_reverse_come_from_the_last_to_the_first(resident):
     firsts = tickets(Schedule(1, "reverse", resident_blocks=resident)).min(axis=1)
     assert firsts.tolist() == [16, 12, 8, 4, 0]
+
+
+def test_warps_in_turn_issue_at_the_same_rate():
+    """Two warps count to 60 in loops of 3 and of 30 instructions: the short loop is not run in step
+    with the long one, as rounds of loops would be."""
+    body = (
+        """shr.u32 %r1, %t, 5; mov.u32 %r2, 0; setp.ne.u32 %q0, %r1, 0; @%q0 bra LONG;
+    SHORT: add.u32 %r2, %r2, 1; setp.lt.u32 %q1, %r2, 60; @%q1 bra SHORT; bra END;
+    LONG: """
+        + "add.u32 %r2, %r2, 1; " * 28
+        + """setp.lt.u32 %q1, %r2, 1680; @%q1 bra LONG; END:"""
+    )
+
+    def ended(schedule):
+        """Warp -> instructions that the other one had executed when it ended."""
+        seen, found = Counter(), {}
+
+        def before(ins, lanes):
+            for warp in set(lanes.warps.tolist()):
+                seen[warp] += 1
+                if ins.root in ("ret", "exit"):
+                    found[warp] = seen[1 - warp]
+
+        machine = Machine(frame(body))
+        machine.run("k", block=64, args=[0], seed=schedule, listener=Listener(before=before))
+        return seen, found
+
+    seen, found = ended(Schedule(0, "in turn"))
+    assert seen[0] < 200 < 1700 < seen[1]
+    assert abs(found[0] - seen[0]) < 40  # the short one ends when both have issued as much
+    assert ended(None)[1][0] > 1000  # the machine's own order: a round of each loop at a time
 
 
 def test_blocks_that_wait_for_later_ones_need_places_for_both():

@@ -86,6 +86,7 @@ def test_the_worst_of_the_accesses_and_the_longest_wait_are_named():
     ]
     assert "worst: st of finish, 20%" in rules.coalescing(some).text
     some["rates"] |= {"memory_share": 0.1, "tensor_share": 0.1}
+    some["time"]["fitted"] = True
     for longest, other in (("wait_barrier", "wait_copies"), ("wait_copies", "wait_barrier")):
         some["parts"]["us"] = {"multiply": 10.0, longest: 60.0, other: 30.0}
         assert "60%" in rules.waits(some).text

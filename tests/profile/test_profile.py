@@ -35,6 +35,7 @@ def test_every_view_is_there_and_fits_80_columns():
         "tensor",
         "timeline",
         "device",
+        "counters",
     ]
     shown_ = text.render(profile_page.page(data()), 80, unicode=False)
     assert max(map(len, shown_.splitlines())) <= 80 and shown_.isascii()
@@ -80,7 +81,9 @@ ALTERED = [  # section, what of the profile is altered
     ("timeline", change(("parts", "us", "launch"), 999.0)),
     ("timeline", change(("sections", "multiply", "instructions"), 31337)),
     ("device", change(("state",), {"missing": "somebody pulled the plug"})),
-    ("device", change(("tools",), [{"name": "ncu", "text": "a new one"}])),
+    ("counters", change(("tools",), [{"name": "ncu", "text": "a new one"}])),
+    ("counters", change(("problem", "m"), 77)),
+    ("counters", lambda found: found.update(ncu={"smsp__inst_executed.sum": 12345.0})),
 ]
 
 
@@ -177,6 +180,7 @@ def with_numbers(**changes):
     found["counts"].update(coalescing=100.0, conflicts=0, flops=found["rates"]["flops"])
     found["launch"].update(blocks=132, spill_bytes=0, dependent=False)
     found["occupancy"].update(share=0.5)
+    found["time"].update(fitted=True)
     for path, value in changes.items():
         place, _, name = path.partition("__")
         found[place][name] = value

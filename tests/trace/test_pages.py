@@ -269,7 +269,7 @@ def test_wrong_choices_say_what_there_is():
     ):
         with pytest.raises(ValueError, match=message):
             pages.page(found, choice)
-    with pytest.raises(ValueError, match="phase 'speed' must be one of launch"):
+    with pytest.raises(ValueError, match="phase 'speed' must be one of idea"):
         pages.page(found, pages.Choice(), ("speed",))
 
 

@@ -15,7 +15,8 @@ from numba_marlin.emulator import Machine
 from numba_marlin.layout import fragments
 from numba_marlin.trace.history import History, operands_of, vector
 from numba_marlin.trace.provenance import BITWISE, altered_results, codes_of_bits, evaluate
-from numba_marlin.trace.record import SCHEMA
+from numba_marlin.trace.record import KINDS, SCHEMA, SPACES
+from numba_marlin.trace.recorder import DIVIDED
 from numba_marlin.trace.traffic import copies, loaded_from, requests_at
 from tests.kernels.configurations import FAITHFUL
 from tests.trace.runs import RUNS, launch, recorded
@@ -183,16 +184,27 @@ def test_bits_are_followed_to_the_codes_they_come_from():
     assert not any(codes_of_bits(0, both, 4))  # what cancels out comes from nowhere
 
 
+def accesses_to(found, name):
+    """[(step, warp)] of the accesses of all blocks to a buffer."""
+    buffer = found.buffer(name)
+    inside = (found.access_address >= buffer["address"]) & (
+        found.access_address < buffer["address"] + buffer["nbytes"]
+    )
+    kept = inside.any(axis=1) & (found.access_space == SPACES.index("global"))
+    kept &= np.isin(found.access_kind, [KINDS.index(kind) for kind in DIVIDED if kind in KINDS])
+    return np.stack([found.access_step[kept], found.access_warp[kept]], axis=1)
+
+
 def test_only_the_blocks_that_were_asked_for_are_kept():
     machine, given, *_ = launch(*FAITHFUL, line_info=True)
     found = trace.record(machine, blocks=(1,), **given)
-    assert (
-        set((found.write_warp // found.warps).tolist())
-        == set((found.access_warp // found.warps).tolist())
-        == {1}
-        == set(found.header["blocks"])
-    )
+    assert set((found.write_warp // found.warps).tolist()) == {1} == set(found.header["blocks"])
+    of_others = found.access_address[found.access_warp // found.warps != 1]
+    divided = {found.buffer_at(address)["name"] for address in of_others[of_others >= 0].tolist()}
+    assert divided == {"b", "c"}  # who reads and writes them is known of every block
     whole, _ = recorded("ampere")
+    for name in ("b", "c"):
+        assert np.array_equal(accesses_to(found, name), accesses_to(whole, name))
     assert np.array_equal(found.step_pc, whole.step_pc) and np.array_equal(
         found.lock_before, whole.lock_before
     )

@@ -11,8 +11,11 @@ from numba_marlin.trace.traffic import Copy
 RING = [[(100, 200)], [(200, 300)]]  # two stages side by side
 
 
-def copy(step, target, landed):
-    return Copy(step, 0, 0, 0, 4096, target, 16, landed, False)
+PARTIALS = {"name": "partials", "address": 8192, "nbytes": 256}
+
+
+def copy(step, target, landed, source=4096, pc=0):
+    return Copy(step, pc, 0, 0, source, target, 16, landed, False)
 
 
 @pytest.fixture
@@ -22,7 +25,12 @@ def fills(monkeypatch):
         monkeypatch.setattr(stages, "shared_reads", lambda trace, block: list(reads))
         monkeypatch.setattr(stages, "addresses_of", lambda *_: list(stores))
         trace = SimpleNamespace(
-            about={"stages": RING}, steps=100, memo={}, buffer=lambda name: None
+            about={"stages": RING},
+            header={"buffers": [PARTIALS]},
+            counts={"buffers": [{"name": "partials", "writes": {"bytes": 64}}]},
+            steps=100,
+            memo={},
+            buffer=lambda name: None,
         )
         return stages.fills(trace, 0)
 
@@ -58,3 +66,10 @@ def test_reads_count_from_the_landing_to_whatever_comes_there_next(fills):
     assert only.landed == only.read == -1
     (at_once,) = fills([copy(0, 100, 0)], reads)
     assert (at_once.landed, at_once.read) == (0, 0)
+
+
+def test_a_copy_of_what_the_run_wrote_fills_no_stage_and_ends_the_one_before(fills):
+    reads = [(step, 100) for step in range(60)]
+    sums = [copy(30, 100, 40, source=8192, pc=7), copy(30, 116, 40, source=-1, pc=7)]
+    (only,) = fills([copy(1, 100, 5), *sums], reads)
+    assert (only.read, only.read_last, only.nbytes) == (5, 29, 16)

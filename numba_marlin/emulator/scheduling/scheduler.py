@@ -48,7 +48,10 @@ class Scheduler:
         self.random = None if schedule is None else schedule.random()
         groups = execution.cluster.groups()
         if schedule is not None:
-            groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
+            if schedule.order == "reverse":
+                groups.reverse()
+            elif schedule.order != "in turn":
+                self.random.shuffle(groups)
             for engine in (execution.bulk, execution.tensor_cores):
                 engine.random, engine.early = (
                     (self.random if schedule.copies == "any" else None),
@@ -161,6 +164,8 @@ class Scheduler:
             code.executed += count
             self.instructions += count * code.length
             self.steps += code.length
+            if self.chooser is not None:
+                self.chooser.spend(bundle, code.length)
             self.round = bundle.round
             self._watch_progress(bundle)
             if code.end is None:

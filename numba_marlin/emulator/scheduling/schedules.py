@@ -8,6 +8,9 @@ correct program gives the same bits under all of them.
     one warp of each block ("slowest warp"), one block ("one block ahead"), or the blocks from the
     last to the first ("reverse"). A preferred warp runs as long as it makes progress; when nothing
     has changed for a while, others run, or a spinning warp would never see its lock released.
+    "in turn": every warp issues at the same rate, blocks from the first to the last; so a warp that
+    has little to do per tile, like one that only issues copies, runs ahead of the others as far as
+    a ring lets it.
 ``copies``
     when bulk copies land and tcgen05's operations are done: as soon as they are issued ("early"),
     as late as their mbarriers allow ("late": when a thread has asked in vain), or in between
@@ -25,7 +28,7 @@ from dataclasses import dataclass
 from numba_marlin.emulator.state.lanes import Placement
 from numba_marlin.emulator.state.paths import Bundle, Path
 
-ORDERS = ("any", "slowest warp", "one block ahead", "reverse")
+ORDERS = ("any", "slowest warp", "one block ahead", "reverse", "in turn")
 COPIES = ("any", "late", "early")
 SPLIT_CHANCE = 0.25
 # turns without a change of memory after which others than the preferred come to theirs
@@ -64,6 +67,9 @@ class Chooser:
     def __init__(self, schedule: Schedule, chosen: random.Random, placement: Placement) -> None:
         self.order, self.random, self.per_block = schedule.order, chosen, placement.warps_per_block
         self.ranks = self._ranks(placement.slots)
+        # in turn: per resident warp the time until which it has issued, in instructions; and now
+        self.issued = [0] * (placement.slots * self.per_block) if self.order == "in turn" else []
+        self.now = 0
         self.stamp, self.unchanged = -1, 0
 
     def _ranks(self, slots: int) -> list[int] | None:
@@ -83,11 +89,22 @@ class Chooser:
                 -number
             ] * self.per_block
 
+    def spend(self, bundle: Bundle, instructions: int) -> None:
+        """Every warp of the bundle has executed so many instructions in its turn."""
+        if self.issued:
+            for path in bundle.paths:
+                # who has waited, or has begun only now, does not catch up
+                self.issued[path.warp] = max(self.issued[path.warp], self.now) + instructions
+
     def pick(self, ready: dict, stamp: int) -> Bundle:
         """One of the bundles ``ready`` (by key), or a part of it, the rest of which stays;
         ``stamp`` grows when anything changes."""
         self.unchanged = self.unchanged + 1 if stamp == self.stamp else 0
         self.stamp = stamp
+        if self.issued:
+            turn, key = min((self._turn_of(bundle), key) for key, bundle in ready.items())
+            self.now = max(self.now, turn)
+            return ready.pop(key)
         if self.ranks is not None and self.unchanged <= PATIENCE:
             return self._preferred(ready)
         bundle = ready.pop(self.random.choice(sorted(ready)))
@@ -96,6 +113,9 @@ class Chooser:
             cut = self.random.randrange(1, len(bundle.paths))
             return self._part(ready, bundle, bundle.paths[:cut], bundle.paths[cut:])
         return bundle
+
+    def _turn_of(self, bundle: Bundle) -> int:
+        return min(self.issued[path.warp] for path in bundle.paths)
 
     def _preferred(self, ready: dict) -> Bundle:
         """Those of the lowest rank, at one of the places where they stand."""

@@ -157,8 +157,8 @@ class About:
     def of_run(self, config: Any, shared_base: int) -> dict[str, Any]:
         """What a recorded run keeps of it (``trace``), JSON: ``stages`` [stage][part] of [start,
         stop) and ``rings`` [name, first barrier, stages], in shared addresses of a block whose
-        dynamic shared memory begins at ``shared_base``; ``roles``, ``ring_waits``, ``tile``,
-        ``k_shares`` and ``division``."""
+        dynamic shared memory begins at ``shared_base``; ``roles``, ``sections`` (with the
+        shared ones), ``ring_waits``, ``tile``, ``k_shares`` and ``division``."""
         base = -(-shared_base // self.shared_alignment) * self.shared_alignment
         tile = self.tile(config)
         return {
@@ -175,6 +175,10 @@ class About:
                 for ring in self.rings
             ],
             "roles": {role: list(verbs) for role, verbs in self.roles.items()},
+            "sections": {
+                name: [*self.sections.get(name, ()), *SHARED_SECTIONS.get(name, ())]
+                for name in dict.fromkeys((*self.sections, *SHARED_SECTIONS))
+            },
             "ring_waits": list(RING_WAITS),
             "tile": None if tile is None else list(tile),
             "k_shares": list(self.k_shares(config)),

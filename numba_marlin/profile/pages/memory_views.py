@@ -3,7 +3,8 @@ transactions that move them."""
 
 from __future__ import annotations
 
-from numba_marlin.views import Cell, Facts, Level, Levels, Section, Table
+from numba_marlin.profile.sources.verdict import is_bound
+from numba_marlin.views import Bar, Bars, Cell, Facts, Level, Levels, Section, Table
 
 ROWS = 16
 
@@ -51,6 +52,52 @@ def parts_of(data: dict) -> dict[str, int]:
     }
 
 
+def rate_of(data: dict, nbytes: int) -> str:
+    """The bytes of a launch per second, and per cycle of an SM where the clock is known, in
+    words."""
+    most, us, clock = (
+        "at most " if is_bound(data) else "",
+        data["time"]["us"],
+        data["limits"]["clock_mhz"],
+    )
+    per_second = nbytes / us * 1e6
+    cycles = us * clock * data["device"]["sms"] if clock else 0
+    return f"{most}{per_second / 1e12:.2f} TB/s" + (
+        f", {nbytes / cycles:.1f} bytes per cycle of an SM" if cycles else ""
+    )
+
+
+def share_of(used: float | None, whole: float | None) -> float | None:
+    return None if used is None or not whole else min(used / whole, 1.0)
+
+
+def resident(data: dict) -> int:
+    """Blocks that an SM holds at a time in this launch."""
+    per_sm = -(-data["launch"]["blocks"] // data["device"]["sms"])
+    return min(data["occupancy"]["blocks"], per_sm)
+
+
+def by_use(data: dict) -> tuple[Bars, ...]:
+    """Draw what a thread's registers are for; nothing for profiles of earlier versions."""
+    found = data.get("registers")
+    if not found:
+        return ()
+    total = sum(found["words"].values())
+    return (
+        Bars(
+            tuple(Bar(use, words, f"{words}", use, total) for use, words in found["words"].items()),
+            title=f"What a thread's registers are for, where {total} words are live",
+            source="counted",
+            note=(
+                f"At {found['at'] or 'the fullest place'} of the PTX. Sums: accumulators of tensor"
+                " cores; fragments: what these multiply; loaded words: not yet unpacked; other"
+                " values: scales, counters, what is computed in between. The assembler assigns"
+                " registers anew, so the machine code's differ."
+            ),
+        ),
+    )
+
+
 def memory(data: dict) -> Section:
     problem, limits, counts, rates, shape = (
         data[name] for name in ("problem", "limits", "counts", "rates", "launch")
@@ -82,6 +129,7 @@ def memory(data: dict) -> Section:
                 f" TB/s{share} ({source})"
             ),
             source=limits["source"],
+            filled=share_of(sample.get("memory_used"), limits["memory_bytes"]),
         ),
         Level(
             "L2",
@@ -104,9 +152,11 @@ def memory(data: dict) -> Section:
             ),
             down=(
                 f"{size(counts['asked_bytes'])} in {counts['asked_bytes'] // 32:,} sectors,"
-                f" {counts['coalescing']:.1f}% of them needed (counted)"
+                f" {counts['coalescing']:.1f}% of them needed (counted):"
+                f" {rate_of(data, counts['asked_bytes'])} ({source})"
             ),
             source=limits["source"],
+            filled=share_of(rates["least_bytes"], capacity),
         ),
         Level(
             "shared memory, L1",
@@ -131,8 +181,12 @@ def memory(data: dict) -> Section:
                     else ()
                 ),
             ),
-            down=f"{size(counts['shared_bytes'])} to and from registers (counted)",
+            down=(
+                f"{size(counts['shared_bytes'])} to and from registers (counted):"
+                f" {rate_of(data, counts['shared_bytes'])} ({source})"
+            ),
             source=limits["source"],
+            filled=share_of(resident(data) * shape["shared_bytes"], limits["shared_bytes"]),
         ),
         Level(
             "registers",
@@ -158,6 +212,12 @@ def memory(data: dict) -> Section:
                 ),
             ),
             source=limits["source"],
+            filled=share_of(
+                None
+                if shape["registers"] is None
+                else resident(data) * shape["threads"] * shape["registers"],
+                limits["registers"],
+            ),
         ),
     )
     rows = tuple(
@@ -173,7 +233,16 @@ def memory(data: dict) -> Section:
         "Memory hierarchy",
         (scaled(data),),
         (
-            Levels(levels, title="What each level holds, and what moves between them"),
+            Levels(
+                levels,
+                title="What each level holds, and what moves between them",
+                note=(
+                    "Bars: the share that is in use: of device memory as the driver says; of L2,"
+                    " what the problem would take; of shared memory and registers, what the blocks"
+                    " take that an SM holds at a time."
+                ),
+            ),
+            *by_use(data),
             Table(
                 ("buffer", "bytes read, in sectors", "bytes written"),
                 rows,

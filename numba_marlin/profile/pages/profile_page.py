@@ -1,28 +1,26 @@
-"""The page of a profile (``profile.build``): ten sections, in which every figure names its source.
+"""The page of a profile (``profile.build``): its sections, in which every figure names its source.
 The page shows only what the profile contains."""
 
 from __future__ import annotations
 
 from numba_marlin.profile.build import title_of
-from numba_marlin.profile.pages import device_page
+from numba_marlin.profile.pages import counters_view, device_page
 from numba_marlin.profile.pages.memory_views import memory, transactions
 from numba_marlin.profile.pages.operand_views import packing, tensor
+from numba_marlin.profile.pages.summary_view import summary
 from numba_marlin.profile.pages.time_views import timeline, warp
-from numba_marlin.profile.sources import rules
 from numba_marlin.profile.sources.device_state import State
 from numba_marlin.views import (
     Bar,
     Bars,
-    Ceiling,
     Cell,
     Facts,
     Grid,
+    Lines,
     Page,
-    Point,
-    Roofline,
     Section,
+    Series,
     Table,
-    Text,
 )
 
 SMS_A_ROW = 12
@@ -42,113 +40,6 @@ def page(data: dict) -> Page:
     )
     sections = tuple(make(data) for make in SECTIONS.values())
     return Page(f"Profile of {data['kernel']}", sections, f"{size}; {where}")
-
-
-def summary(data: dict) -> Section:
-    what, why = rules.bottleneck(data)
-    time, rates, problem = data["time"], data["rates"], data["problem"]
-    source = time["source"]
-    rows = [
-        ("time of a launch", f"{time['us']:.2f} us", source),
-        *(
-            [
-                (
-                    "compared with",
-                    (
-                        f"cuBLAS fp16 {time['cublas_us']:.2f} us: this kernel is"
-                        f" {time['cublas_us'] / time['us']:.2f} times as fast"
-                    ),
-                    "measured",
-                )
-            ]
-            if "cublas_us" in time
-            else []
-        ),
-        (
-            "the model predicts",
-            f"{time['modelled_us']:.2f} us"
-            + (
-                f"; {time['model_error']['text']}"
-                if time["model_error"]
-                else ""
-                if time["fitted"]
-                else ", a lower bound: no time of this kernel was fitted"
-            ),
-            "modelled",
-        ),
-        *([("measured", *data["measured_elsewhere"])] if "measured_elsewhere" in data else []),
-        ("tokens per second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
-        (
-            "bytes that must move",
-            f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s",
-            source,
-        ),
-        (
-            "operations",
-            f"{rates['flops'] / 1e9:.2f} GFLOP: {rates['flops_per_s'] / 1e12:.1f} TFLOP/s",
-            source,
-        ),
-    ]
-    bars = tuple(
-        Bar(name, value, f"{value:.0%}", "", 1.0) for name, value in rules.shares(data).items()
-    )
-    found = tuple(
-        (
-            Cell({"good": "ok", "hot": "look", "bad": "bad"}[each.tone], tone=each.tone),
-            each.text,
-            Cell(each.rule, tone="dim"),
-        )
-        for each in rules.findings(data)
-    )
-    ceilings = data["ceilings"]
-    parts: list = [
-        Facts(tuple(rows), title="Performance"),
-        Bars(bars, title="Share of each ceiling", source=source),
-        Text(f"Bottleneck: {what}. {why[:1].upper()}{why[1:]}."),
-        Table(("", "what the numbers imply", "rule"), found, title="Findings"),
-    ]
-    if ceilings["read_bytes"] and ceilings["matrix_flops"]:
-        points = [
-            Point(
-                f"{data['kernel']} m={problem['m']}",
-                rates["intensity"],
-                rates["flops_per_s"],
-                data["kernel"],
-            )
-        ]
-        if "cublas_us" in time:
-            nbytes = 2 * (
-                problem["m"] * problem["k"]
-                + problem["k"] * problem["n"]
-                + problem["m"] * problem["n"]
-            )
-            points.append(
-                Point(
-                    "cuBLAS fp16",
-                    rates["flops"] / nbytes,
-                    rates["flops"] / time["cublas_us"] * 1e6,
-                    "cublas",
-                )
-            )
-        parts.append(
-            Roofline(
-                (
-                    Ceiling(
-                        f"reads {ceilings['read_bytes'] / 1e12:.2f} TB/s", ceilings["read_bytes"]
-                    ),
-                ),
-                (
-                    Ceiling(
-                        f"{ceilings['matrix_flops'] / 1e12:.0f} TFLOP/s", ceilings["matrix_flops"]
-                    ),
-                ),
-                tuple(points),
-                title="Roofline",
-                note=f"Ceilings: {ceilings['source']}; the point: {source}.",
-                source=ceilings["source"],
-            )
-        )
-    return Section("summary", "Summary", (), tuple(parts))
 
 
 def launch(data: dict) -> Section:
@@ -261,7 +152,30 @@ def blocks(data: dict) -> Section:
         source=placement["source"],
         note=note,
     )
-    return Section("blocks", "Blocks on SMs", (), (figure,))
+    return Section("blocks", "Blocks on SMs", (), (figure, *launched_and_done(data)))
+
+
+def launched_and_done(data: dict) -> tuple[Lines, ...]:
+    """Draw how many blocks have started and how many are done; nothing for profiles of earlier
+    versions."""
+    found = data.get("progress")
+    if not found:
+        return ()
+    part = "" if data["counts"]["factor"] == 1 or found["unit"] == "us" else " of the part that ran"
+    return (
+        Lines(
+            tuple(
+                Series(name, tuple((x, y) for x, y in found[key]))
+                for name, key in (("launched", "started"), ("done", "done"))
+            ),
+            found["unit"],
+            "blocks",
+            found["blocks"],
+            title=f"Blocks launched and done, of {found['blocks']}{part}",
+            source=found["source"],
+            note="The distance between the curves is the number of blocks on the device.",
+        ),
+    )
 
 
 def cell_of(row: dict) -> Cell:
@@ -279,18 +193,12 @@ def cell_of(row: dict) -> Cell:
 
 def state(data: dict) -> Section:
     found = data["state"]
-    tools = (
-        Facts(tuple((each["name"], each["text"]) for each in data["tools"]), title="Other tools")
-        if data["tools"]
-        else None
-    )
-    more = () if tools is None else (tools,)
     if "samples" not in found:
         return Section(
             "device",
             "Live device state",
             (),
-            (Facts((("not known", found.get("missing", "not asked for")),), title="State"), *more),
+            (Facts((("not known", found.get("missing", "not asked for")),), title="State"),),
         )
     states = [
         State(
@@ -310,7 +218,7 @@ def state(data: dict) -> Section:
         "device",
         "Live device state",
         ("Sampled while the plain kernel ran repeatedly. `numba-marlin watch` shows this live.",),
-        (*section.parts, *more),
+        section.parts,
     )
 
 
@@ -393,4 +301,5 @@ SECTIONS = {
     "tensor": tensor,
     "timeline": timeline,
     "device": state,
+    "counters": counters_view.section,
 }

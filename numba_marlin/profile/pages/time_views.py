@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from numba_marlin.profile.build import reason_of, title_of
 from numba_marlin.profile.lanes import SPANS
+from numba_marlin.profile.sources.verdict import is_bound, recorded_words
 from numba_marlin.views import Bar, Bars, Cell, Lane, Section, Span, Table, Text, Timeline
 
 
@@ -140,14 +141,18 @@ def timeline(data: dict) -> Section:
                 " the last table shows it. No build measures the plain kernel itself."
             )
     else:
+        if time.get("recorded"):
+            notes.append(
+                f"The total is {recorded_words(time['recorded'])}; its parts are modelled."
+            )
         notes.append(
             "Modelled: the work of each section follows from the PTX machine's counts"
             " (instructions, shared-memory wavefronts, tensor operations); the rest of the"
-            " predicted time is waiting."
+            " time is waiting."
         )
         if time["model_error"]:
-            notes.append(f"Predictions of times are {time['model_error']['text']}.")
-        elif not time["fitted"]:
+            notes.append(f"Predictions of times: {time['model_error']['text']}.")
+        elif is_bound(data):
             notes.append(
                 "The model is not fitted to times of this kernel: the total is a lower bound,"
                 " because latency is not modelled."

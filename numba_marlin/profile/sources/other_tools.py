@@ -17,14 +17,17 @@ def other_tools() -> list[dict]:
         {
             "name": "Nsight Compute",
             "text": (
-                f"{ncu}: hit rates and stall reasons of the hardware's counters: ncu --set full"
-                " --kernel-name regex:marlin python your_program.py"
+                f"{ncu}: the commands above run as they are, if this user may read counters"
                 if ncu
                 else (
                     "not found: hit rates of caches and stall reasons by hardware counters are not"
                     " known"
                 )
             ),
+        },
+        {
+            "name": "Nsight Systems",
+            "text": shutil.which("nsys") or "not found: no time line of a program's launches",
         },
         {
             "name": "CUPTI",

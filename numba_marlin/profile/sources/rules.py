@@ -1,18 +1,28 @@
-"""Conclusions from a profile by stated rules: the bottleneck, and advice.
+"""Conclusions from a profile by stated rules: advice. (``verdict`` names the bottleneck.)
 
-``findings(data) -> [Finding]``: every rule is a function of the profile (``profile.build``) alone,
-and has its condition, its sentence and the figures that it uses in one place. ``bottleneck(data)``
-names the largest of the shares it lists.
+``findings(data) -> [Finding]``: every rule is a function of the profile (``profile.build``), one of
+them also of the times that experiments recorded. It has its condition, its sentence and the figures
+that it uses in one place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_marlin.profile.build import reason_of, title_of
+from numba_marlin.kernels import registry
+from numba_marlin.profile.build import reason_of
+from numba_marlin.profile.sources import model
+from numba_marlin.profile.sources.verdict import (
+    HIGH,
+    bottleneck,
+    few_warps,
+    is_bound,
+    recorded_words,
+    shares,
+    waiting,
+)
 
 GOOD, WARN, BAD = "good", "hot", "bad"
-HIGH = 0.6  # share of a ceiling that calls it busy
 
 
 @dataclass(frozen=True)
@@ -23,62 +33,6 @@ class Finding:
     rule: str
     tone: str
     text: str
-
-
-def shares(data: dict) -> dict[str, float]:
-    """By name: the launch's utilisation of each resource, and the share of an average warp's time
-    that is waiting."""
-    rates, us = data["rates"], data["time"]["us"]
-    found = {
-        "memory bandwidth": rates["memory_share"],
-        "tensor cores": rates["tensor_share"],
-        "instruction issue": rates["issue_share"],
-    }
-    return {name: min(1.0, value) for name, value in found.items() if value is not None and us}
-
-
-def waiting(data: dict) -> dict[str, float]:
-    """Part -> share of an average warp's time, for the parts in which it does nothing."""
-    total = sum(data["parts"]["us"].values()) or 1.0
-    return {name: value / total for name, value in data["parts"]["us"].items() if reason_of(name)}
-
-
-def bottleneck(data: dict) -> tuple[str, str]:
-    """(what, why). It is the most used resource if that is used to 60% or more, otherwise what
-    warps wait for most."""
-    used = shares(data)
-    busiest = max(used, key=lambda name: used[name])
-    if used[busiest] >= HIGH:
-        bound = (
-            ""
-            if data["measured"] or data["time"]["fitted"]
-            else " (at most: the modelled time is a lower bound)"
-        )
-        return (
-            busiest,
-            (
-                f"{used[busiest]:.0%} of its ceiling, the most of"
-                f" {', '.join(f'{name} {value:.0%}' for name, value in used.items())}{bound}"
-            ),
-        )
-    idle = waiting(data)
-    if not idle:
-        return (
-            "latency",
-            (
-                f"no resource is used to {HIGH:.0%}:"
-                f" {', '.join(f'{name} {value:.0%}' for name, value in used.items())}"
-            ),
-        )
-    most = max(idle, key=lambda name: idle[name])
-    return (
-        title_of(most).split(":")[0],
-        (
-            f"no resource is used to {HIGH:.0%}"
-            f" ({', '.join(f'{name} {value:.0%}' for name, value in used.items())});"
-            f" {idle[most]:.0%} of a warp's time goes there, to {reason_of(most)}"
-        ),
-    )
 
 
 def findings(data: dict) -> list[Finding]:
@@ -273,6 +227,48 @@ def reads_again(data):
     return None
 
 
+def latency_of_instructions(data):
+    """Warps work, nothing is busy, and there are few of them."""
+    if is_bound(data) or bottleneck(data)[0] != "instruction latency":
+        return None
+    found = data["occupancy"]
+    if found["achieved"] >= 0.25:
+        return None
+    room = (
+        f"the grid brings {found['launched_warps']:g} of the {found['warps']} that fit"
+        if found["launched_warps"] < found["warps"]
+        else f"{found['warps']} fit, limited by {found['limited_by']}"
+    )
+    return Finding(
+        "no resource is used to 60%, warps work most of their time, and achieved occupancy is below"
+        " 25%",
+        WARN,
+        f"{few_warps(data)}. More warps per SM ({room}), or more independent instructions per warp,"
+        " would fill the cycles",
+    )
+
+
+def faster_kernels(data):
+    """What experiments recorded of this product on this device, with other kernels."""
+    rows = [
+        row
+        for row in model.of_size(*(data["problem"][name] for name in ("m", "n", "k")))
+        if row["kernel"] != data["kernel"]
+        and registry.is_kernel(row["kernel"])
+        and model.is_of(row, data["device"]["name"])
+        and model.problem_of(row).to_dict() == data["problem"]
+    ]
+    best = min(rows, key=lambda row: row["us"], default=None)
+    if best is None or 1.05 * best["us"] > data["time"]["us"]:
+        return None
+    return Finding(
+        "another kernel was measured to take at least 5% less time for this product",
+        WARN,
+        f"{best['kernel']} took {recorded_words(best)}, for this product:"
+        f" {data['time']['us'] / best['us']:.2f} times as fast",
+    )
+
+
 def occupancy_limits(data):
     found = data["occupancy"]
     idle = sum(value for name, value in waiting(data).items() if name not in ("launch", "tail"))
@@ -335,6 +331,8 @@ RULES = (
     bank_conflicts,
     reads_again,
     occupancy_limits,
+    latency_of_instructions,
+    faster_kernels,
     spills,
     held_back,
     beside_cublas,

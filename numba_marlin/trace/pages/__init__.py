@@ -1,7 +1,7 @@
 """The page of a trace, with one module per section.
 
-``page(trace, choice)`` shows all sections in the order in which a reader should meet them: launch,
-phases, copies, and so on.
+``page(trace, choice)`` shows all sections in the order in which a reader should meet them: idea,
+launch, phases, and so on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba_marlin.trace.pages import (
     copies,
     fragments,
+    idea,
     launch,
     memory,
     phases,
@@ -16,6 +17,7 @@ from numba_marlin.trace.pages import (
     sums,
     timeline,
     unpack,
+    weights,
 )
 from numba_marlin.trace.pages.choice import Choice
 from numba_marlin.trace.record import Trace
@@ -26,8 +28,10 @@ __all__ = ["SECTIONS", "Choice", "check_keys", "page"]
 
 # key of a section -> function of (trace, choice) that builds it
 SECTIONS = {
+    "idea": idea.section,
     "launch": launch.section,
     "phases": phases.section,
+    "weights": weights.section,
     "copies": copies.section,
     "unpack": unpack.section,
     "fragments": fragments.section,

@@ -57,6 +57,22 @@ def products(history: History) -> list[int]:
     return history.steps_with(*TENSOR).tolist()
 
 
+def order_of(trace: Trace) -> str:
+    """Return, in sentences, the order in which the machine ran the warps. Files of earlier
+    versions do not name it: theirs is "rounds"."""
+    if trace.about.get("order") == "in turn":
+        return (
+            "The order is one of many legal ones: every warp issues at the same rate and bulk"
+            " copies land at any time until a warp has waited for them, so producers run ahead of"
+            " consumers as far as the ring lets them. A GPU promises no order."
+        )
+    return (
+        "The order is the machine's own, one of many legal ones: every warp runs one round of its"
+        " loop after the other, and copies land as late as the ISA allows, when a warp has waited"
+        " for them. A GPU promises no order."
+    )
+
+
 def ranges(numbers: list[int]) -> str:
     """Format ascending integers as ranges: [0, 1, 2, 5] -> "0-2, 5"."""
     found: list[list[int]] = []

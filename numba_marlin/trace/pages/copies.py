@@ -10,6 +10,7 @@ import numpy as np
 
 from numba_marlin.counts.transactions import SECTOR_BYTES, sectors
 from numba_marlin.trace.pages.choice import Choice, element, size
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.traffic import Copy, Request, copies, requests
 from numba_marlin.views import COUNTED, RECORDED, Cell, Grid, Section, Step, Table
@@ -132,6 +133,7 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
                             else "no warp waited for it"
                         ),
                     ),
+                    *beside(trace, mine[0].pc),
                 ),
             )
         )
@@ -321,6 +323,7 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
                         f"one lane issues it, the copy engine moves {pieces[0].nbytes:,} contiguous"
                         " bytes per piece",
                     ),
+                    *beside(trace, pieces[0].pc),
                 ),
             )
         )
@@ -368,5 +371,6 @@ def load_step(trace: Trace, each: Request) -> Step:
                 note,
             ),
             instruction(ins, each.step, "into a register"),
+            *beside(trace, each.pc),
         ),
     )

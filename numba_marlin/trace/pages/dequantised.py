@@ -7,6 +7,7 @@ import numpy as np
 
 from numba_marlin.trace.history import History
 from numba_marlin.trace.pages.choice import Choice
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.provenance import altered_results, codes_of_bits, immediate
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import RECORDED, BitRow, Bits, Cell, Step, Table
@@ -133,6 +134,7 @@ def follow(
                         title=ins["text"],
                         note=(of_floats if floats(trace) else meaning)(ins, names, values),
                     ),
+                    *beside(trace, link.pc),
                 ),
             )
         )

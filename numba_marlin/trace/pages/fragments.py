@@ -15,6 +15,7 @@ from numba_marlin.layout import fragments, wgmma
 from numba_marlin.trace.history import History, vector
 from numba_marlin.trace.pages import block_fragments
 from numba_marlin.trace.pages.choice import Choice, chosen_history, element, products
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import multipliers
 from numba_marlin.trace.traffic import loaded_from
@@ -90,7 +91,11 @@ def product(
     if grids is None:
         return Step(
             f"product {number} of {count}: {ins['root']}",
-            (Text(ins["text"], "code"), Text("The fragments of this shape are not drawn.")),
+            (
+                Text(ins["text"], "code"),
+                Text("The fragments of this shape are not drawn."),
+                *beside(trace, int(trace.step_pc[step])),
+            ),
         )
     said = Table(
         ("step", "PTX line", "verb"),
@@ -98,7 +103,8 @@ def product(
         title=ins["text"].split()[0],
         source=RECORDED,
     )
-    return Step(f"product {number} of {count} of this warp", (said, *grids))
+    source = beside(trace, int(trace.step_pc[step]))
+    return Step(f"product {number} of {count} of this warp", (said, *source, *grids))
 
 
 def tensor_memory_product(

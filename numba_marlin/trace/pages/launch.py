@@ -182,6 +182,7 @@ def tiles(trace: Trace) -> Grid | None:
                 (
                     f"Each cell is {16 * tall} of k by {64 * wide} columns.",
                     trace.about.get("division"),
+                    missing(trace, blocks),
                 ),
             )
         ),
@@ -240,13 +241,17 @@ def results(trace: Trace) -> Grid | None:
         tuple(f"n {left}" for left in range(0, columns, wide)),
         title="Which blocks wrote which part of D",
         source=RECORDED,
-        note=f"Each cell is {tall} rows by {wide} columns."
-        + (
-            ""
-            if len(trace.header["blocks"]) == trace.blocks
-            else " Only some blocks were recorded."
-        ),
+        note=f"Each cell is {tall} rows by {wide} columns. {missing(trace, blocks)}".rstrip(),
     )
+
+
+def missing(trace: Trace, found: np.ndarray) -> str:
+    """Return what a reader must know of a grid if files of earlier versions lack the accesses of
+    blocks whose registers were not recorded. found: the blocks that the grid shows."""
+    recorded = trace.header["blocks"]
+    if len(recorded) == trace.blocks or not np.isin(found, recorded).all():
+        return ""
+    return f"Only block {ranges(recorded)} of {trace.blocks} was recorded: - is not known."
 
 
 def roles(trace: Trace, choice: Choice) -> Table:

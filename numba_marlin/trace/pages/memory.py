@@ -233,8 +233,10 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     device = choice.device or device_named("H200")
     if device.matrix_flops and device.bandwidth_bytes:
         ridge = device.matrix_flops / device.bandwidth_bytes
-        wide = theirs / device.bandwidth_bytes
-        packed = max(ours / device.bandwidth_bytes, flops / device.matrix_flops)
+        wide, packed = (
+            max(nbytes / device.bandwidth_bytes, flops / device.matrix_flops)
+            for nbytes in (theirs, ours)
+        )
         parts.append(
             Facts(
                 (

@@ -1,29 +1,45 @@
-"""The section of the kernel's verbs (device functions): the work of each verb, summed over all
-blocks, and the order in which a warp executed them."""
+"""The section of the six phases and of the kernel's verbs (device functions): the flow of a product
+from phase to phase, the work of each verb, summed over all blocks, and the order in which a warp
+went through them."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
 from numba_marlin.trace.pages.choice import Choice, size
+from numba_marlin.trace.phases import PHASES, phase_of, phase_of_verb
 from numba_marlin.trace.record import Trace
-from numba_marlin.views import COUNTED, RECORDED, Bar, Bars, Cell, Section, Table, Text
+from numba_marlin.views import (
+    COUNTED,
+    RECORDED,
+    Bar,
+    Bars,
+    Cell,
+    Level,
+    Levels,
+    Section,
+    Table,
+    Text,
+)
 
-SHOWN, BARS = 60, 20  # visits, verbs
+BARS = 20  # verbs
+LONGEST_CYCLE, MOST_WORDS = 12, 40  # of the way: phases that repeat, pieces that are shown
 
 
 def section(trace: Trace, choice: Choice) -> Section:
     phases = trace.counts["phases"]
+    of_verb = phase_of_verb(trace)
     most = sorted(phases, key=lambda each: -each["tally"]["executed"])
     bars = Bars(
         tuple(
-            Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]
+            Bar(each["name"], each["tally"]["executed"], kind=of_verb.get(each["name"], ""))
+            for each in most[:BARS]
         ),
-        title="Warp instructions of each verb, all blocks",
+        title="Warp instructions of each verb, all blocks, in the colour of its phase",
         source=COUNTED,
     )
-    rows = tuple(row(each) for each in (*phases, trace.counts["total"]))
-    heads = ("verb", "instr.", "read", "coal.", "written", "shared", "confl.", "tensor op")
+    rows = tuple(row(each, of_verb) for each in (*phases, trace.counts["total"]))
+    heads = ("verb", "phase", "instr.", "read", "coal.", "written", "shared", "confl.", "tensor op")
     keep = [
         i
         for i, _ in enumerate(heads)
@@ -43,22 +59,64 @@ def section(trace: Trace, choice: Choice) -> Section:
     )
     return Section(
         "phases",
-        "The kernel's verbs",
+        "Six phases, and the kernel's verbs",
         (
             (
-                "Phases are the device functions of the kernel's source, found through the"
-                " compiler's line information."
+                "Verbs are the device functions of the kernel's source, found through the"
+                " compiler's line information. They fall into six phases."
             ),
         ),
-        (bars, table, *path(trace, choice)),
+        (flow(trace), way(trace, choice), bars, table),
     )
 
 
-def row(phase: dict) -> tuple:
+def flow(trace: Trace) -> Levels:
+    """Draw the phases as boxes from top to bottom, with what each hands to the next."""
+    names, of_verb = phase_of(trace), phase_of_verb(trace)
+    executed = dict.fromkeys((phase.name for phase in PHASES), 0)
+    flops = 0
+    for each in trace.counts["instructions"]:
+        executed[names[each["pc"]]] += each["tally"]["executed"]
+        flops += each["tally"]["flops"]
+    total = max(sum(executed.values()), 1)
+    there = [phase for phase in PHASES if executed[phase.name]]
+    boxes = []
+    for number, phase in enumerate(there, 1):
+        verbs = [verb for verb, its in of_verb.items() if its == phase.name]
+        rows: list[tuple[str, ...]] = [("what", phase.what)]
+        if verbs:
+            rows.append(("verbs", ", ".join(verbs)))
+        if phase.name == "multiply":
+            rows.append(("operations", f"{flops:,}", COUNTED))
+        boxes.append(
+            Level(
+                f"{number} {phase.name}",
+                f"{executed[phase.name]:,} warp instructions, {executed[phase.name] / total:.0%}",
+                tuple(rows),
+                phase.to if number < len(there) else "",
+                "",
+                COUNTED,
+                phase.name,
+            )
+        )
+    return Levels(
+        tuple(boxes),
+        title="The product as a flow",
+        note=(
+            "Copying, unpacking and multiplying repeat for every tile along k, and overlap: while"
+            " one tile is multiplied, the copies of later ones are on their way (the pipeline's"
+            " section shows how many)."
+        ),
+    )
+
+
+def row(phase: dict, of_verb: dict[str, str]) -> tuple:
     tally = phase["tally"]
     reads, writes, shared = tally["reads"], tally["writes"], tally["shared"]
+    its = of_verb.get(phase["name"], "")
     return (
-        Cell(phase["name"], phase["name"] if phase["name"] != "total" else ""),
+        Cell(phase["name"], its),
+        its,
         f"{tally['executed']:,}",
         size(reads["bytes"]) if reads["bytes"] else "",
         f"{reads['coalescing']:.0f}%" if reads["coalescing"] is not None else "",
@@ -69,22 +127,30 @@ def row(phase: dict) -> tuple:
     )
 
 
-def path(trace: Trace, choice: Choice) -> tuple[Text, ...]:
-    """List the verbs in the order in which the chosen warp executed them, with the number of
-    instructions of each visit."""
-    steps = trace.steps_of(choice.grid_warp(trace))
-    visits = [
-        (name, len(list(group)))
-        for name, group in groupby(
-            trace.instructions[pc]["phase"] for pc in trace.step_pc[steps].tolist()
-        )
-    ]
-    said = " > ".join(f"{name} {count}" for name, count in visits[:SHOWN]) + (
-        f" > ... {len(visits) - SHOWN:,} more visits" if len(visits) > SHOWN else ""
-    )
-    return (
-        Text(
-            f"The order in which {choice.words} executed them ({RECORDED}; each with its number of"
-            f" instructions): {said}"
-        ),
-    )
+def way(trace: Trace, choice: Choice) -> Text:
+    """Write the phases in the order in which the chosen warp went through them; what repeats is
+    written once."""
+    names = phase_of(trace)
+    pcs = trace.step_pc[trace.steps_of(choice.grid_warp(trace))].tolist()
+    visits = [name for name, _ in groupby(names[pc] for pc in pcs)]
+    said = folded(visits)
+    more = f" > ... {len(said) - MOST_WORDS} more" if len(said) > MOST_WORDS else ""
+    shown = " > ".join(said[:MOST_WORDS])
+    return Text(f"The way of {choice.words} through them ({RECORDED}): {shown}{more}")
+
+
+def folded(visits: list[str]) -> list[str]:
+    """What repeats, once, with the number of times: a b a b c -> 2 x (a > b), c."""
+    found, at = [], 0
+    while at < len(visits):
+        best, times = 1, 1
+        for length in range(1, min(LONGEST_CYCLE, (len(visits) - at) // 2) + 1):
+            cycle, count = visits[at : at + length], 1
+            while visits[at + count * length : at + (count + 1) * length] == cycle:
+                count += 1
+            if count > 1 and count * length > best * times:
+                best, times = length, count
+        said = " > ".join(visits[at : at + best])
+        found.append(f"{times} x ({said})" if times > 1 else said)
+        at += best * times
+    return found

@@ -3,7 +3,8 @@ began to use another stage."""
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, element, ranges, size
+from numba_marlin.trace.pages.choice import Choice, element, order_of, ranges, size
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.stages import Fill, fills
@@ -50,12 +51,12 @@ def section(trace: Trace, choice: Choice) -> Section:
         source=RECORDED,
         note=(
             f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A"
-            " stage is loading from its first copy until its data land. The PTX machine lets them"
-            " land as late as the ISA allows: when a warp has waited for them."
+            f" stage is loading from its first copy until its data land. {order_of(trace)}"
         ),
     )
     steps = tuple(
-        one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states))
+        one_use(trace, number, use, row)
+        for number, (use, row) in enumerate(zip(uses[:MOST], states))
     )
     zeros = sum(fill.zeros for fill in found)
     notes = (
@@ -188,7 +189,7 @@ def state_cell(text: str, kind: str, tip: str) -> Cell:
     )
 
 
-def one_use(number: int, use: Fill, row: list) -> Step:
+def one_use(trace: Trace, number: int, use: Fill, row: list) -> Step:
     cells = tuple(
         (f"stage {stage}", state_cell(text, kind, ""), tip)
         for stage, (text, kind, tip) in enumerate(row)
@@ -202,6 +203,7 @@ def one_use(number: int, use: Fill, row: list) -> Step:
                 title=f"At step {use.read}",
                 source=RECORDED,
             ),
+            *beside(trace, int(trace.step_pc[use.read])),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The section of the timeline: the activity of each warp (recorded), and the benefit of the
+"""The section of the timeline: the phase of each warp (recorded), and the benefit of the
 pipeline (modelled)."""
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ import numpy as np
 from numba_marlin.hardware.devices import device as device_named
 from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.trace import model
-from numba_marlin.trace.pages.choice import Choice, ranges
+from numba_marlin.trace.pages.choice import Choice, order_of, ranges
 from numba_marlin.trace.pages.memory import peak_of
+from numba_marlin.trace.phases import PHASES, phase_of
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import WAITING, activities, roles_of, warps_of_role
 from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Span, Text, Timeline
@@ -24,7 +25,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     blocks = [block for block in range(min(trace.blocks, MOST_BLOCKS))]
     parts = [side_by_side(trace, choice.block)] if roles_of(trace) else []
     parts.append(
-        verbs(
+        phases(
             trace,
             warps,
             [f"warp {warp % trace.warps}" for warp in warps],
@@ -34,7 +35,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     if len(blocks) > 1:
         first = [block * trace.warps + choice.warp for block in blocks]
         parts.append(
-            verbs(
+            phases(
                 trace,
                 first,
                 [f"block {block}" for block in blocks],
@@ -45,23 +46,22 @@ def section(trace: Trace, choice: Choice) -> Section:
     notes = (
         (
             "In one step the PTX machine executes one instruction for all warps that have reached"
-            " it: the order is that of the program, the durations are not those of a GPU."
+            f" it: the durations are not those of a GPU. {order_of(trace)}"
         ),
     )
     return Section(KEY, TITLE, notes, tuple(parts))
 
 
-def verbs(trace: Trace, warps: list[int], labels: list[str], title: str) -> Timeline:
-    phases = [ins["phase"] for ins in trace.instructions]
-    names = list(dict.fromkeys(phases))
-    number = np.array([names.index(phase) for phase in phases])
+def phases(trace: Trace, warps: list[int], labels: list[str], title: str) -> Timeline:
+    names = [phase.name for phase in PHASES]
+    number = np.array([names.index(phase) for phase in phase_of(trace)])
     steps = [trace.steps_of(warp) for warp in warps]
     return order(
         trace,
         [(label, each, number[trace.step_pc[each]]) for label, each in zip(labels, steps)],
         names,
         title,
-        "the verb with most of its instructions",
+        "the phase with most of its instructions",
     )
 
 
@@ -182,11 +182,17 @@ def modelled(trace: Trace, choice: Choice) -> list:
         )
     bars = Bars(
         (
-            Bar("without", end_without, f"{end_without:,.0f} cycles", "load"),
+            Bar(
+                "without",
+                end_without,
+                f"{end_without:,.0f} cycles, it multiplies in {busy(without):.0%} of them",
+                "load",
+            ),
             Bar(
                 "with",
                 end_with,
-                f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast",
+                f"{end_with:,.0f} cycles, in {busy(with_it):.0%};"
+                f" {end_without / end_with:.2f} times as fast",
                 "multiply",
             ),
         ),
@@ -194,6 +200,11 @@ def modelled(trace: Trace, choice: Choice) -> list:
         source=MODELLED,
     )
     return [*figures, bars]
+
+
+def busy(uses: list) -> float:
+    """Return the share of the time in which stages are used."""
+    return sum(use.done - use.begun for use in uses) / uses[-1].done
 
 
 def apart(uses: list) -> list[tuple[float, float]]:

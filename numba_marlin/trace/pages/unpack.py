@@ -11,6 +11,7 @@ from numba_marlin.formats.small_floats import table as numbers_of
 from numba_marlin.trace.history import History, vector
 from numba_marlin.trace.pages.choice import Choice, chosen_history, products
 from numba_marlin.trace.pages.dequantised import finals, floats, follow, kind_of
+from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.provenance import codes_of_bits
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.traffic import loaded_from, requests_at
@@ -75,6 +76,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             (
                 bits_of("word", value, codes_of_bits(value, others, bits)),
                 codes_table(trace, plain, places, bits, where_to),
+                *beside(trace, int(trace.step_pc[step])),
             ),
         )
     ]

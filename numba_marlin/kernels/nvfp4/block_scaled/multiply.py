@@ -118,8 +118,12 @@ def multiply_verbs(lang, config, packed, expanded):
 
     def for_blocks(function):
         """-> device function of a tuple: ``function`` of each m64 block's element"""
-        verb = lang.device(lambda each, unused: (function(each[0]),))
-        applied = map_each(lang, m64_blocks, 1, verb)
+
+        @lang.device
+        def of_block(each, unused):
+            return (function(each[0]),)
+
+        applied = map_each(lang, m64_blocks, 1, of_block)
         return lang.device(lambda elements: applied(elements, 0))
 
     zeros = repeat(lang, m64_blocks, lang.device(lambda: 0))
@@ -135,14 +139,14 @@ def multiply_verbs(lang, config, packed, expanded):
         return lang.device(lambda argument: applied(zeros(), argument))
 
     zero_sums = repeat(lang, m64_blocks, ptx.zero_f32(width=accumulators))
-    # (sums, fragments, descriptor) -> sums, one wgmma for each m64 block; 1: the product is added
-    # to what the accumulators hold (wgmma's scale-d)
-    multiply = together(
-        lang,
-        m64_blocks,
-        1,
-        lang.device(lambda sums, a, descriptor: (wgmma(sums[0], a[0], descriptor, 1),)),
-    )
+
+    @lang.device
+    def multiply_m64(sums, a, descriptor):
+        # 1: the product is added to what the accumulators hold (wgmma's scale-d)
+        return (wgmma(sums[0], a[0], descriptor, 1),)
+
+    # (sums, fragments, descriptor) -> sums, one wgmma for each m64 block
+    multiply = together(lang, m64_blocks, 1, multiply_m64)
 
     # ``keep_*`` are empty volatile assembly that, as far as the compiler knows, changes registers.
     # wgmma reads and writes registers after it was issued, which the compiler does not know. So:
@@ -150,10 +154,13 @@ def multiply_verbs(lang, config, packed, expanded):
     read_from_here = for_blocks(keep_sums)
     # fragments are computed before this, not where they are used first
     computed_by_here = for_blocks(keep_fragment)
+
     # wgmma may read fragments until here: their registers are not reused earlier
-    in_use_until_here = for_each(
-        lang, m64_blocks, 1, lang.device(lambda a, unused: keep_fragment(a[0]))
-    )
+    @lang.device
+    def keep_m64(a, unused):
+        keep_fragment(a[0])
+
+    in_use_until_here = for_each(lang, m64_blocks, 1, keep_m64)
     # of no product: what a tile's first step has in place of a6 and a7
     no_fragments = repeat(lang, m64_blocks, lang.device(lambda: keep_fragment((0, 0, 0, 0))))
 

@@ -56,8 +56,13 @@ def output_verbs(lang, config):
 
     # (32 values, address): store_chunk of 8 or 4 at a time, each 16 bytes behind the last
     store_columns = for_each(lang, 32, 8 if halves else 4, store_chunk, 16)
-    # (32 values, factor) -> 32 values. (map_each hands its function tuples, here of one value.)
-    times = map_each(lang, 32, 1, lang.device(lambda value, factor: (value[0] * factor,)))
+
+    @lang.device
+    def scale_sum(value, factor):
+        """A tuple of one value, as ``map_each`` hands it on."""
+        return (value[0] * factor,)
+
+    times = map_each(lang, 32, 1, scale_sum)  # (32 values, factor) -> 32 values
 
     @lang.device
     def store_tile(results, d_map, accumulator, tile, alpha, lane):
