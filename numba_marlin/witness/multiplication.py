@@ -29,6 +29,7 @@ WGMMA = {
 BYTES = {
     ("u8.s8", True): "wgmma_m64k32_s32_u8_s8_rs",
     ("u8.s8", False): "wgmma_m64k32_s32_u8_s8_ss",
+    ("s8.s8", True): "wgmma_m64k32_s32_s8_s8_rs",
     ("e4m3.e4m3", True): "wgmma_m64k32_f32_e4m3_e4m3_rs",
     ("e4m3.e4m3", False): "wgmma_m64k32_f32_e4m3_e4m3_ss",
 }
@@ -338,7 +339,7 @@ def of_bytes():
     for types in ("f32.e5m2.e5m2", "f32.e4m3.e5m2", "f16.e4m3.e4m3", "f16.e5m2.e5m2"):
         for which in small_matrices.SETS:
             yield wide(which, "e4m3.e4m3", True, COLUMNS, 32, WIDE, types=types)
-    for types in ("satfinite.s32.u8.s8", "s32.s8.s8", "s32.u8.u8"):
+    for types in ("satfinite.s32.u8.s8", "s32.s8.u8", "s32.u8.u8"):
         yield wide("spread", "u8.s8", True, COLUMNS, 32, WIDE, types=types)
     for kinds in (("e4m3", "e4m3"), ("e5m2", "e4m3")):
         for which in small_matrices.SETS:

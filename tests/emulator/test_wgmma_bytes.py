@@ -70,6 +70,14 @@ def test_the_products_of_the_files(columns, depth, kind, swizzle, in_registers):
     assert np.array_equal(got, exact(a, b, kinds) + c)
 
 
+@pytest.mark.parametrize("swizzle", [0, 128])
+def test_signed_bytes_of_the_file(swizzle):
+    a, b = drawn((64, 128), "s8", 1), drawn((16, 128), "s8", 2)
+    c = accumulators((64, 16), np.int32, 3)
+    got = multiply(a, b, c, swizzle, True, kind="s8_s8")
+    assert np.array_equal(got, exact(a, b, ("s8", "s8")) + c)
+
+
 @pytest.mark.parametrize(
     "columns", [pytest.param(n, marks=pytest.mark.thorough) for n in range(8, 257, 8)]
 )
