@@ -21,6 +21,19 @@ def test_clocks_go_on(name):
     assert out[1] >= out[0] + 100
 
 
+@pytest.mark.parametrize("threads", [20, 96])
+def test_a_clock_goes_on_within_a_basic_block(threads):
+    """By what lies between the two reads; whole warps and parts of one alike."""
+    out = np.zeros(2, np.uint64)
+    body = "mov.u64 %rd0, %clock64;\n" + 10 * "add.u32 %r0, %r0, 1;\n" + "mov.u64 %rd1, %clock64;"
+    launch(
+        body + "st.global.u64 [%p0], %rd0; st.global.u64 [%p0+8], %rd1;",
+        {"out": out},
+        block=threads,
+    )
+    assert out[1] - out[0] == 11 * -(-threads // 32)
+
+
 def test_blocks_that_run_together_have_different_multiprocessors():
     out = np.zeros(4, np.uint32)
     body = (

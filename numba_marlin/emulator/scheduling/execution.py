@@ -7,7 +7,7 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -57,13 +57,17 @@ class Cast:
 
 
 class Clock:
-    """%clock and its kin: warp instructions executed so far on the machine."""
+    """%clock and its kin: warp instructions executed so far on the machine, when that at ``pc``
+    is."""
 
-    def __init__(self, execution: Execution, shift: int = 0) -> None:
-        self.execution, self.shift = execution, shift
+    def __init__(self, execution: Execution, shift: int = 0, pc: int = 0) -> None:
+        self.execution, self.shift, self.pc = execution, shift, pc
 
     def __getitem__(self, sel):
-        return np.uint64(self.execution.clock() >> self.shift)
+        return np.uint64(self.execution.clock(self.pc) >> self.shift)
+
+    def at(self, pc: int) -> Clock:
+        return Clock(self.execution, self.shift, pc)
 
 
 class Execution(Binder):
@@ -161,7 +165,7 @@ class Execution(Binder):
             self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
         self.parameters = self._pack(args)
-        self.clock = lambda: 0
+        self.clock: Callable[[int], int] = lambda pc: 0
         self._special = self._special_registers(by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
@@ -277,8 +281,10 @@ class Execution(Binder):
             registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
         return registers
 
-    def special(self, name: str, dtype):
+    def special(self, name: str, dtype, ins: Instruction):
         source = self._special[name]
+        if isinstance(source, Clock):
+            source = source.at(ins.pc)
         if isinstance(source, np.ndarray) and np.dtype(dtype).itemsize == 4:
             return source.view(dtype)
         return Cast(source, dtype)

@@ -123,7 +123,7 @@ class RegisterFile:
 class Binder:
     """Turns operands of one instruction into things to index.
 
-    A subclass offers ``address_of(symbol)`` and ``special(name, dtype)``.
+    A subclass offers ``address_of(symbol)`` and ``special(name, dtype, ins)``.
     """
 
     def __init__(self, registers: RegisterFile) -> None:
@@ -141,7 +141,7 @@ class Binder:
         if isinstance(operand, Symbol) and not paired:
             return Constant(DTYPES[kind](self.address_of(operand)))
         if isinstance(operand, Special) and not paired:
-            return self.special(operand.name, DTYPES[kind])
+            return self.special(operand.name, DTYPES[kind], ins)
         raise PtxSyntaxError(
             f"operand {operand} is not a .{kind} value", line=ins.line, text=ins.text
         )
