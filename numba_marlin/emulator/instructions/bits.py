@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, operands, type_of
+from numba_marlin.emulator.instructions import allow, instruction, type_of
 from numba_marlin.emulator.state.registers import DTYPES, UNSIGNED, Constant
 from numba_marlin.emulator.text.program import TYPE_BITS
 
@@ -88,8 +88,7 @@ def lop3(ins, m):
     """#logic-and-shift-instructions-lop3: lop3.b32 d, a, b, c, immLut"""
     allow(ins)
     type_of(ins, "b32")
-    operands(ins, 5)
-    d, a, b, c = m.bind(ins, "b32", "b32", "b32", "b32")
+    d, a, b, c, _ = m.bind(ins, "b32", "b32", "b32", "b32", "b32")
     function = lop3_function(m.immediate(ins, 4))
 
     def step(lanes):

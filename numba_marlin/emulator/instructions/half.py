@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, refuse
-from numba_marlin.emulator.instructions.floating import choose
+from numba_marlin.emulator.instructions import allow, operands, refuse, unsupported
+from numba_marlin.emulator.instructions.floating import choose_with_options
 from numba_marlin.emulator.instructions.integer import arithmetic_for
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.numerics import (
@@ -103,14 +103,16 @@ def fused(ins, m, kind):
 
 def minmax(ins, m, kind):
     """#half-precision-floating-point-instructions-min, -max"""
-    allow(ins, "ftz", "NaN")
+    allow(ins, "ftz", "NaN", "xorsign", "abs")
+    if ("abs" in ins.modifiers) != ("xorsign" in ins.modifiers):
+        raise unsupported(ins, ".xorsign and .abs come together")
+    operands(ins, 3)
     d, a, b = m.bind(ins, kind, kind, kind)
     decode, encode = codec(ins, kind)
-    root, propagate = ins.root, "NaN" in ins.modifiers
 
     def step(lanes):
         s = lanes.sel
-        d[s] = encode(choose(root, decode(a[s]), decode(b[s]), propagate))
+        d[s] = encode(choose_with_options(ins, decode(a[s]), decode(b[s])))
 
     return step
 

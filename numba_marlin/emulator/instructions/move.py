@@ -97,8 +97,7 @@ def mapa(ins, m):
     if "shared::cluster" not in ins.modifiers:
         raise unsupported(ins, "generic addresses of other blocks are not implemented")
     kind = type_of(ins, "u32", "u64")
-    d, a = m.bind(ins, kind, kind)
-    rank, size = m.source(ins, operands(ins, 3)[2], "u32"), m.cluster.size
+    (d, a, rank), size = m.bind(ins, kind, kind, "u32"), m.cluster.size
 
     def step(lanes):
         s = lanes.sel

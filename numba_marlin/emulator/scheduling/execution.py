@@ -293,10 +293,13 @@ class Execution(Binder):
         return self.addresses[symbol.name] + symbol.offset
 
     def bind(self, ins: Instruction, *kinds: str) -> list:
-        """The first operand as destination and the others as sources, each of its kind."""
-        if len(ins.operands) < len(kinds):
+        """The first operand as destination and the others as sources, each of its kind; there must
+        be as many as kinds."""
+        if len(ins.operands) != len(kinds):
             raise PtxSyntaxError(
-                f"{ins.opcode} needs {len(kinds)} operands", line=ins.line, text=ins.text
+                f"{ins.opcode} takes {len(kinds)} operands, not {len(ins.operands)}",
+                line=ins.line,
+                text=ins.text,
             )
         bound = [self.destination(ins, ins.operands[0], kinds[0])]
         return bound + [

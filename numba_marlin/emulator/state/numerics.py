@@ -103,30 +103,6 @@ def fma32(a, b, c, mode: str = "rn"):
     return sum32(product, c, mode)
 
 
-def fma64(a, b, c):
-    """float64 a * b + c with one rounding, by the C library (slow: one call per element)."""
-    return _FMA64(
-        np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(c, np.float64)
-    ).astype(np.float64)
-
-
-def _fma64_exact(a: float, b: float, c: float) -> float:
-    from fractions import Fraction
-
-    if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):
-        return a * b + c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c
-    try:
-        return exact.numerator / exact.denominator  # Python rounds integer division once
-    except OverflowError:
-        return float("inf") if exact > 0 else float("-inf")
-
-
-_FMA64 = np.frompyfunc(_fma64_exact, 3, 1)
-
-
 def half_values(bits):
     """fp16 bit patterns (uint16) -> float32, exact."""
     word = np.asarray(bits).view(np.int16).astype(np.int32)
