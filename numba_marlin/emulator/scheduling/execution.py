@@ -27,7 +27,7 @@ from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARE
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
-from numba_marlin.emulator.tensor.tensor_sums import adder_of
+from numba_marlin.emulator.tensor.tensor_sums import ADDERS, MEASURED_ADDER, Adder
 from numba_marlin.emulator.tensor.warpgroups import Warpgroups
 from numba_marlin.emulator.tensor.wgmma_registers import WgmmaRegisters
 from numba_marlin.emulator.text.program import (
@@ -83,12 +83,12 @@ class Execution(Binder):
         args: Sequence,
         slots: int,
         cluster: tuple = (1, 1, 1),
-        target: str = "",
+        adder: Adder = ADDERS[MEASURED_ADDER],
         look_for_races: bool | None = False,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
-        self.adder = adder_of(target)
+        self.adder = adder
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )

@@ -17,7 +17,6 @@ Mikaitis, "Accurate models of NVIDIA tensor cores", 2025, arXiv:2512.07004.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,14 +32,22 @@ class Adder:
     measured: bool = False
 
 
-# by major number of the target; later ones as the last
-ADDERS = {7: Adder(4, 0), 8: Adder(8, 1), 9: Adder(16, 2, measured=True)}
+ADDERS = {
+    "sm_70": Adder(4, 0),
+    "sm_80": Adder(8, 1),
+    "sm_90": Adder(16, 2, measured=True),
+}
+MEASURED_ADDER = next(name for name, adder in ADDERS.items() if adder.measured)
 
 
-def adder_of(target: str) -> Adder:
-    """The adder of a ``.target`` ("sm_90a"); sm_90's if there is no saying."""
-    major = re.match(r"sm_(\d+)\d", target)
-    return ADDERS[min(max(int(major[1]), min(ADDERS)), max(ADDERS))] if major else ADDERS[9]
+def adder_of(name: str) -> Adder:
+    """The adder of a chip, one of ADDERS."""
+    if name not in ADDERS:
+        raise ValueError(
+            f"adds_like={name!r} must be one of {', '.join(ADDERS)}: how others add is not known"
+            " here"
+        )
+    return ADDERS[name]
 
 
 NONE = -4000  # exponent of a zero factor: no sum with a finite one reaches a real one
