@@ -198,10 +198,13 @@ class Machine:
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
             memory.requests = listener.request
-            scheduler = Scheduler(execution, schedule, listener, max_instructions)
-            if listener.started is not None:
-                listener.started(execution)
-            scheduler.run()
+            try:
+                scheduler = Scheduler(execution, schedule, listener, max_instructions)
+                if listener.started is not None:
+                    listener.started(execution)
+                scheduler.run()
+            finally:
+                execution.release()
         opcodes: Counter = Counter()
         executed = [0] * len(kernel.instructions)
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):

@@ -108,6 +108,7 @@ fence.mbarrier_init.release{}.cluster;
 barrier.cluster.arrive{}.aligned;
 setmaxnreg.inc{}.sync.aligned.u32 40;
 mapa{}.shared::cluster.u32 %r0, %r1, 0;
+getctarank{}.shared::cluster.u32 %r0, %r1;
 mbarrier.init{}.shared.b64 [%r0], 1;
 mbarrier.inval{}.shared.b64 [%r0];
 mbarrier.expect_tx{}.relaxed.cta.shared::cta.b64 [%r0], 16;

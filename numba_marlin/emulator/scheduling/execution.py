@@ -21,7 +21,7 @@ from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
-from numba_marlin.emulator.state.global_memory import GlobalMemory
+from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
@@ -164,7 +164,7 @@ class Execution(Binder):
         self.tensor_cores = TensorCores(
             self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
-        self.parameters = self._pack(args)
+        self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
         self._special = self._special_registers(by_slot)
 
@@ -205,6 +205,21 @@ class Execution(Binder):
         if self.races is not None:
             self.races.block_ended(slot)
         self.register_pool.block_ended(slot)
+
+    @property
+    def generic_parameters(self) -> Buffer:
+        """The parameters as read-only memory, where their generic addresses are; mapped by the
+        first who asks, until ``release``."""
+        if self._generic_parameters is None:
+            self._generic_parameters = self.memory.globals.buffer(
+                self.parameters[PARAMETER_BASE:], "parameters", readonly=True
+            )
+        return self._generic_parameters
+
+    def release(self) -> None:
+        """Unmap what was mapped for this run."""
+        if self._generic_parameters is not None:
+            self.memory.globals.release(self._generic_parameters)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""

@@ -139,7 +139,15 @@ class Binder:
             return Constant(constant(operand, kind))
         paired = kind.endswith("x2")
         if isinstance(operand, Symbol) and not paired:
-            return Constant(DTYPES[kind](self.address_of(operand)))
+            address = self.address_of(operand)
+            if address >> TYPE_BITS[kind]:
+                raise PtxSyntaxError(
+                    f"the address of {operand.name}, {address:#x}, does not fit .{kind}: addresses"
+                    " have 64 bits here",
+                    line=ins.line,
+                    text=ins.text,
+                )
+            return Constant(DTYPES[kind](address))
         if isinstance(operand, Special) and not paired:
             return self.special(operand.name, DTYPES[kind], ins)
         raise PtxSyntaxError(
