@@ -72,6 +72,8 @@ shr{}.u32 %r0, %r1, %r2;
 shf{}.l.clamp.b32 %r0, %r1, %r2, %r3;
 bfe{}.u32 %r0, %r1, %r2, %r3;
 bfi{}.b32 %r0, %r1, %r2, %r3, %r4;
+bmsk{}.clamp.b32 %r0, %r1, %r2;
+szext{}.wrap.s32 %r0, %r1, %r2;
 prmt{}.b32 %r0, %r1, %r2, %r3;
 popc{}.b32 %r0, %r1;
 clz{}.b32 %r0, %r1;
