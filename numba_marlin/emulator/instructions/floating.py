@@ -70,13 +70,15 @@ SINGLE = {
 }
 
 
-@arithmetic_for("add", "f32")
-@arithmetic_for("sub", "f32")
-@arithmetic_for("mul", "f32")
+@arithmetic_for("add", "f32", "f32x2")
+@arithmetic_for("sub", "f32", "f32x2")
+@arithmetic_for("mul", "f32", "f32x2")
 @arithmetic_for("div", "f32")
 def binary32(ins, m, kind):
-    """#floating-point-instructions-add, -sub, -mul, -div"""
+    """#floating-point-instructions-add, -sub, -mul, -div; of pairs (sm_100) each by itself"""
     allow(ins, *MODES, "ftz", "sat", *(("approx", "full") if ins.root == "div" else ()))
+    if kind == "f32x2":
+        refuse(ins, kind, "sat")
     nearest, directed = SINGLE[ins.root]
     mode = rounding(ins)
     if mode == "rn":
@@ -115,16 +117,16 @@ def binary64(ins, m, kind):
     )
 
 
-@arithmetic_for("fma", "f32")
-@arithmetic_for("mad", "f32")
-@arithmetic_for("fma", "f64")
-@arithmetic_for("mad", "f64")
+@arithmetic_for("fma", "f32", "f32x2", "f64")
+@arithmetic_for("mad", "f32", "f64")
 def fused(ins, m, kind):
     """#floating-point-instructions-fma, -mad: a * b + c rounded once."""
     allow(ins, *MODES, "ftz", "sat")
     mode = rounding(ins)
     if kind == "f64":
         refuse(ins, kind, "ftz", "sat")
+    if kind == "f32x2":
+        refuse(ins, kind, "sat")
     d, a, b, c = m.bind(ins, kind, kind, kind, kind)
     if kind == "f64":
         function = lambda x, y, z: doubles.fma(x, y, z, mode=mode)  # noqa: E731

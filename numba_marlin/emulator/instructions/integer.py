@@ -34,7 +34,7 @@ def arithmetic_for(root: str, *types: str):
 )
 def arithmetic(ins, m):
     """Chooses by (opcode, type)."""
-    kind = ins.types[-1] if ins.types else ""
+    kind = ".".join(ins.types)
     handler = ARITHMETIC.get((ins.root, kind))
     if handler is None:
         raise unsupported(ins, f"type {kind or '(none)'} is not implemented")
