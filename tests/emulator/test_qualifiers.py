@@ -84,6 +84,7 @@ set.eq{}.u32.u32 %r0, %r1, %r2;
 selp{}.b32 %r0, %r1, %r2, %q0;
 slct{}.b32.s32 %r0, %r1, %r2, %r3;
 cvt{}.u32.u16 %r0, %h0;
+cvt.pack.sat{}.u16.s32 %r0, %r1, %r2;
 mov{}.b32 %r0, %r1;
 cvta{}.shared.u64 %rd0, %rd1;
 isspacep.shared{} %q0, %rd0;

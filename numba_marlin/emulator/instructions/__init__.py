@@ -103,6 +103,7 @@ FAMILIES = (
     "comparison",
     "control",
     "convert",
+    "convert_packed",
     "dot",
     "extended",
     "floating",
