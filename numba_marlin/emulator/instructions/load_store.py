@@ -14,7 +14,7 @@ from numba_marlin.emulator.asynchronous.tensor_copies import map_at
 from numba_marlin.emulator.errors import OutOfBounds, PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state.memory import PARAMETER_BASE
-from numba_marlin.emulator.state.registers import SIGNED
+from numba_marlin.emulator.state.registers import POISON, SIGNED
 from numba_marlin.emulator.text.program import TYPE_BITS, Register, Symbol, Vector
 
 SPACES = {
@@ -169,13 +169,35 @@ def prefetch(ins, m):
     return lambda lanes: None
 
 
+DISCARDED = 128  # bytes, always
+
+
+@instruction("discard")
+def discard(ins, m):
+    """#data-movement-and-conversion-instructions-discard: 128 bytes of global memory are
+    undefined from here on; on this machine each of them becomes POISON."""
+    allow(ins, "global", "L2")
+    at = m.address(ins, operands(ins, 2)[0])
+    if m.immediate(ins, 1) != DISCARDED:
+        raise unsupported(ins, f"discards {DISCARDED} bytes")
+    space = space_of(ins)
+
+    def step(lanes):
+        values = np.full(
+            (*lanes.shape, DISCARDED // 8), int.from_bytes([POISON] * 8, "little"), "u8"
+        )
+        m.memory.store(ins, lanes, space, at(lanes), values)
+
+    return step
+
+
 @instruction("createpolicy")
 def createpolicy(ins, m):
     """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints,
     which this machine ignores."""
     allow(
         ins,
-        "fractional",
+        *("fractional", "range", "cvt", "L2", "global"),
         "L2::evict_first",
         "L2::evict_last",
         "L2::evict_normal",

@@ -20,12 +20,13 @@ from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
+from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
-from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
+from numba_marlin.emulator.state.registers import DTYPES, Binder, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
 from numba_marlin.emulator.tensor.tensor_sums import ADDERS, MEASURED_ADDER, Adder
 from numba_marlin.emulator.tensor.warpgroups import Warpgroups
@@ -44,30 +45,6 @@ from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
 DYNAMIC_ALIGNMENT = 16
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
-
-
-class Cast:
-    """A special register read as another type."""
-
-    def __init__(self, source, dtype) -> None:
-        self.source, self.dtype = source, dtype
-
-    def __getitem__(self, sel):
-        return self.source[sel].astype(self.dtype)
-
-
-class Clock:
-    """%clock and its kin: warp instructions executed so far on the machine, when that at ``pc``
-    is."""
-
-    def __init__(self, execution: Execution, shift: int = 0, pc: int = 0) -> None:
-        self.execution, self.shift, self.pc = execution, shift, pc
-
-    def __getitem__(self, sel):
-        return np.uint64(self.execution.clock(self.pc) >> self.shift)
-
-    def at(self, pc: int) -> Clock:
-        return Clock(self.execution, self.shift, pc)
 
 
 class Execution(Binder):
@@ -166,7 +143,7 @@ class Execution(Binder):
         )
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
-        self._special = self._special_registers(by_slot)
+        self._special = special_registers(self, by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
@@ -252,49 +229,6 @@ class Execution(Binder):
             )
             self.addresses[parameter.name] = PARAMETER_BASE + parameter.offset
         return np.concatenate([np.zeros(PARAMETER_BASE, np.uint8), data])
-
-    def _special_registers(self, slot_of: np.ndarray) -> dict:
-        warps, per_block = self.placement.warps, self.placement.warps_per_block
-        thread = (np.arange(warps)[:, None] % per_block * WARP + np.arange(WARP)).astype(np.uint32)
-        bx, by, bz = self.block
-        lane = np.broadcast_to(np.arange(WARP, dtype=np.uint32), (warps, WARP))
-        one = np.uint64(1)
-        le = ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32)
-        eq = (one << lane.astype(np.uint64)).astype(np.uint32)
-        registers = {
-            "%tid.x": thread % np.uint32(bx),
-            "%tid.y": thread // np.uint32(bx) % np.uint32(by),
-            "%tid.z": thread // np.uint32(bx * by),
-            "%laneid": lane,
-            "%warpid": thread // np.uint32(WARP),
-            "%smid": slot_of.astype(np.uint32),
-            "%lanemask_eq": eq,
-            "%lanemask_le": le,
-            "%lanemask_lt": le ^ eq,
-            "%lanemask_ge": ~(le ^ eq),
-            "%lanemask_gt": ~le,
-            "%clock": Clock(self),
-            "%clock_hi": Clock(self, 32),
-            "%clock64": Clock(self),
-            "%globaltimer": Clock(self),
-            "%globaltimer_lo": Clock(self),
-            "%globaltimer_hi": Clock(self, 32),
-            "%nwarpid": Constant(np.uint32(per_block)),
-            "%nsmid": Constant(np.uint32(self.placement.slots)),
-            "%gridid": Constant(np.uint64(1)),
-            "%dynamic_smem_size": Constant(np.uint32(self.memory.shared.size - self.shared_static)),
-            "%total_smem_size": Constant(np.uint32(self.memory.shared.size)),
-        }
-        registers["%cluster_ctarank"] = (slot_of % self.cluster.size).astype(np.uint32)
-        registers["%cluster_nctarank"] = Constant(np.uint32(self.cluster.size))
-        for axis, size, count, of_cluster in zip("xyz", self.block, self.grid, self.cluster.shape):
-            registers[f"%ntid.{axis}"] = Constant(np.uint32(size))
-            registers[f"%nctaid.{axis}"] = Constant(np.uint32(count))
-            for name in ("ctaid", "clusterid", "cluster_ctaid"):
-                registers[f"%{name}.{axis}"] = np.zeros((warps, WARP), np.uint32)
-            registers[f"%cluster_nctaid.{axis}"] = Constant(np.uint32(of_cluster))
-            registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
-        return registers
 
     def special(self, name: str, dtype, ins: Instruction):
         source = self._special[name]
