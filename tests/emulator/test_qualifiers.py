@@ -135,6 +135,7 @@ match.any.sync{}.b32 %r0, %r1, 0xffffffff;
 match.all.sync{}.b32 %r0, %r1, 0xffffffff;
 redux.sync.add{}.u32 %r0, %r1, 0xffffffff;
 elect.sync{} %r0|%q0, 0xffffffff;
+movmatrix.sync{}.aligned.m8n8.trans.b16 %r0, %r1;
 bar.warp.sync{} 0xffffffff;
 mma{}.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 SUMS4, {%r0, %r1}, {%r2}, SUMS4;
 wmma.load.a.sync{}.aligned.row.m16n16k16.global.f16 WORDS8, [%rd0], %r8;

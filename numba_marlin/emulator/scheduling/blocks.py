@@ -36,6 +36,7 @@ OF_ALL = (
         "wmma.store",
         "ldmatrix",
         "stmatrix",
+        "movmatrix",
         "setmaxnreg",
         "wgmma.mma_async",
         "wgmma.fence",

@@ -252,18 +252,18 @@ class Memory:
     def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
         if self.watch is not None and kind:
             self.watch(Access(kind, space, ins, lanes, address, nbytes))
-        self._require_aligned(ins, lanes, space, address, nbytes)
+        self.require_aligned(ins, lanes, space, address, nbytes)
 
     def require_global(
         self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int
     ) -> None:
         """Misaligned or OutOfBounds unless ``nbytes`` could be read at each global ``address``;
         nothing is accessed."""
-        self._require_aligned(ins, lanes, "global", address, nbytes)
+        self.require_aligned(ins, lanes, "global", address, nbytes)
         if self._one_buffer(address, nbytes) is None:
             self._buffers(ins, lanes, address, nbytes)
 
-    def _require_aligned(self, ins, lanes, space, address, nbytes) -> None:
+    def require_aligned(self, ins, lanes, space, address, nbytes) -> None:
         if nbytes > 1 and np.bitwise_or.reduce(address, axis=None) & (nbytes - 1):
             bad = (address & (nbytes - 1)) != 0
             first = int(address[lanes.first(bad)[2]])
