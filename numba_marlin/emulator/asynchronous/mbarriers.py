@@ -207,6 +207,14 @@ class MBarriers:
             self._complete(one)
         return before
 
+    def drop(self, ins: Instruction, lanes: Lanes, words: np.ndarray, counts: np.ndarray) -> None:
+        """Phases after the current one wait for ``counts`` arrivals less."""
+        self.require_live(ins, lanes, words)
+        np.subtract.at(self.count, words.reshape(-1), counts.reshape(-1).astype(np.int32))
+        bad = self.count[words] < 0
+        if bad.any():
+            raise self._fault(ins, lanes, words, bad, "more arrivals are dropped of {} than it has")
+
     def expect(
         self, ins: Instruction, lanes: Lanes, words: np.ndarray, expected: np.ndarray
     ) -> None:

@@ -112,6 +112,8 @@ FAMILIES = (
     "load_store",
     "mbarrier",
     "move",
+    "reduce_copy",
+    "remote",
     "tcgen05",
     "tensor",
     "video",

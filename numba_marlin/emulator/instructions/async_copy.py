@@ -12,6 +12,7 @@ import numpy as np
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.instructions.load_store import HINT
+from numba_marlin.emulator.instructions.mbarrier import SHARED, barrier_at
 from numba_marlin.emulator.limits import MOST_GROUPS
 from numba_marlin.emulator.state.registers import PREDICATE
 from numba_marlin.emulator.text.program import Register
@@ -74,9 +75,14 @@ def cp_async(ins, m):
     return step
 
 
-@instruction("cp.async.bulk.prefetch.tensor", "cp.async.mbarrier", "cp.reduce")
-def refused(ins, m):
-    raise unsupported(ins, "is not implemented")
+@instruction("cp.async.mbarrier.arrive")
+def arrive(ins, m):
+    """#...-cp-async-mbarrier-arrive: at the mbarrier, when what the thread has copied before is
+    there."""
+    allow(ins, "noinc", *SHARED)
+    words = barrier_at(ins, m, operands(ins, 1)[0])
+    counted = "noinc" in ins.modifiers
+    return lambda lanes: m.copy_arrivals.add(ins, lanes, words(lanes), counted)
 
 
 @instruction("cp.async.commit_group")

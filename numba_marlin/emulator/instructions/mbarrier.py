@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.mbarriers import BYTES
-from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.errors import BarrierMisuse, OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
 from numba_marlin.emulator.text.program import Sink
@@ -83,10 +83,28 @@ def expect_tx(ins, m):
     return lambda lanes: m.mbarriers.expect(ins, lanes, words(lanes), expected(lanes))
 
 
-@instruction("mbarrier.arrive")
+@instruction("mbarrier.complete_tx")
+def complete_tx(ins, m):
+    """#...-mbarrier-complete-tx: as if an asynchronous copy had brought so many bytes."""
+    allow(ins, *ANYWHERE, "relaxed", "cta", "cluster")
+    address, nbytes = operands(ins, 2)
+    words, given = barrier_at(ins, m, address, ANYWHERE), value_of(ins, m, nbytes)
+
+    def step(lanes):
+        at, count = words(lanes), given(lanes)
+        m.mbarriers.require_live(ins, lanes, at)
+        for index in np.ndindex(*lanes.shape):
+            m.mbarriers.complete_tx(int(at[index]), int(count[index]), ins, lanes)
+
+    return step
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(ins, m):
-    """#...-mbarrier-arrive, with .expect_tx too; .noComplete is not implemented"""
-    allow(ins, *ANYWHERE, *ORDER, "expect_tx")
+    """#...-mbarrier-arrive, with .expect_tx too, and #...-mbarrier-arrive-drop, after which later
+    phases wait for so many arrivals less. .noComplete promises that the phase does not end here."""
+    allow(ins, *ANYWHERE, *ORDER, "expect_tx", "noComplete")
+    drops, ends = ins.root.endswith("drop"), "noComplete" not in ins.modifiers
     if "acquire" in ins.modifiers:
         raise unsupported(ins, "modifier .acquire is not defined for arrivals")
     expects = "expect_tx" in ins.modifiers
@@ -105,9 +123,17 @@ def arrive(ins, m):
 
     def step(lanes):
         m.proxy.announce(np.unique(lanes.warps).tolist())
-        before = m.mbarriers.arrive(
-            ins, lanes, words(lanes), counts(lanes), expected(lanes) if expects else None
-        )
+        at, count = words(lanes), counts(lanes)
+        if drops:
+            m.mbarriers.drop(ins, lanes, at, count)
+        before = m.mbarriers.arrive(ins, lanes, at, count, expected(lanes) if expects else None)
+        if not ends and (m.mbarriers.phase[at] != before).any():
+            raise lanes.fault(
+                BarrierMisuse,
+                "an arrival of .noComplete completes the phase",
+                ins,
+                m.mbarriers.phase[at] != before,
+            )
         d[lanes.sel] = before.astype(np.uint64)
 
     return step

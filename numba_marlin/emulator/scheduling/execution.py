@@ -14,6 +14,7 @@ import numpy as np
 from numba_marlin.emulator.asynchronous.bulk import BulkCopies
 from numba_marlin.emulator.asynchronous.clusters import Cluster
 from numba_marlin.emulator.asynchronous.copies import AsyncCopies
+from numba_marlin.emulator.asynchronous.copy_arrivals import CopyArrivals
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
@@ -141,6 +142,7 @@ class Execution(Binder):
         self.tensor_cores = TensorCores(
             self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
+        self.copy_arrivals = CopyArrivals(self.copies, self.mbarriers)
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
         self._special = special_registers(self, by_slot)
@@ -170,6 +172,7 @@ class Execution(Binder):
             self.proxy.forget(section)
             self.bulk.forget(rows)
             self.copies.forget(rows)
+            self.copy_arrivals.forget(rows)
             self.warpgroups.forget(rows)
             self.tensor_cores.forget(rows)
         if self.races is not None:
