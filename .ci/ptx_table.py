@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FORMS, PAGE = Path(__file__).with_name("ptx_forms.txt"), ROOT / "docs" / "ptx.md"
 TARGET = "sm_90a"
 PARAMETER_BYTES = 256
+SHORT = 60  # characters of a statement
 
 FRAME = """.version 9.0
 .target {target}
@@ -124,17 +125,23 @@ def page() -> str:
                 families.setdefault(form.family, []).append(form)
         for family, some in sorted(families.items()):
             taken = ", ".join(shown(form) for form in some if not refused[form])
-            left = "; ".join(f"{shown(form)}: {refused[form]}" for form in some if refused[form])
+            left = "; ".join(
+                f"{shown(form, with_operands=True)}: {refused[form]}"
+                for form in some
+                if refused[form]
+            )
             lines.append(f"| {family} | {taken} | {left.replace('|', chr(92) + '|')} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def shown(form: Form) -> str:
-    """The opcode; of special registers, which one."""
+def shown(form: Form, with_operands: bool = False) -> str:
+    """The opcode, and if they are few its operands; of special registers, which one."""
     if form.section == "Special registers":
         return f"`{form.statement.rstrip(';').split()[-1]}`"
-    return f"`{form.opcode}`" + (f" ({form.target})" if form.target != TARGET else "")
+    whole = form.statement.rstrip(";")
+    text = whole if with_operands and len(whole) <= SHORT else form.opcode
+    return f"`{text}`" + (f" ({form.target})" if form.target != TARGET else "")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ FAMILIES = (
     "tcgen05",
     "tensor",
     "video",
+    "video_scalar",
     "warp",
     "wgmma",
     "wmma",
