@@ -40,7 +40,8 @@ class RunResult:
     ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
-    executions it took. ``unraced``: why no races were looked for; "" if they were.
+    executions it took. ``unraced``: why no races were looked for; "" if they were. ``printed``:
+    what the kernel's vprintf wrote.
     """
 
     instructions: int
@@ -51,6 +52,7 @@ class RunResult:
     shared_bytes: int
     executed: tuple[int, ...] = ()
     unraced: str = ""
+    printed: str = ""
 
 
 class Machine:
@@ -221,6 +223,7 @@ class Machine:
             execution.memory.shared.size,
             tuple(executed),
             execution.unraced,
+            "".join(execution.printed),
         )
 
 

@@ -15,7 +15,8 @@ TARGETS = sorted({form.target for form in FORMS})
 
 
 def test_every_handler_has_a_form_on_the_page():
-    assert set(HANDLERS) <= {root_of(form.opcode) for form in FORMS}
+    spelt = {root for root in HANDLERS if not root.startswith("%")}
+    assert spelt <= {root_of(form.opcode) for form in FORMS}
     text = TABLE.PAGE.read_text(encoding="utf-8")
     assert all(f"`{form.opcode}" in text for form in FORMS if form.section != "Special registers")
     assert len(set(FORMS)) == len(FORMS)

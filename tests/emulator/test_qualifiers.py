@@ -199,7 +199,8 @@ def opcode(line):
 
 
 def test_every_opcode_of_the_machine_has_a_line_here():
-    assert {root_of(opcode(line)) for line in LINES} == set(HANDLERS)
+    spelt = {root for root in HANDLERS if not root.startswith("%")}
+    assert {root_of(opcode(line)) for line in LINES} == spelt
 
 
 @pytest.mark.parametrize("line", LINES, ids=opcode)

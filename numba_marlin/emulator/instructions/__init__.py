@@ -114,6 +114,7 @@ FAMILIES = (
     "move",
     "reduce_copy",
     "remote",
+    "runtime",
     "tcgen05",
     "tensor",
     "video",

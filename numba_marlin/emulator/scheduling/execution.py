@@ -143,6 +143,8 @@ class Execution(Binder):
             self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
         self.copy_arrivals = CopyArrivals(self.copies, self.mbarriers)
+        self.printed: list[str] = []  # by vprintf
+        self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
         self._special = special_registers(self, by_slot)
@@ -200,6 +202,8 @@ class Execution(Binder):
         """Unmap what was mapped for this run."""
         if self._generic_parameters is not None:
             self.memory.globals.release(self._generic_parameters)
+        for buffer in self.heap.values():
+            self.memory.globals.release(buffer)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""
