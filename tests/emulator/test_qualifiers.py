@@ -13,6 +13,7 @@ LONG = {
     "SUMS4": "{%f0, %f1, %f2, %f3}",
     "SUMS8": "{%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}",
     "WORDS8": "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}",
+    "PROXY": "tensormap::generic",
     "OPERANDS": "[%r0], %rd0, %rd1, %r1, [%r2], [%r3]",
 }
 # One legal line of every opcode; {} is where a qualifier that nobody knows goes.
@@ -136,6 +137,8 @@ mbarrier.try_wait{}.parity.shared.b64 %q0, [%r0], 0;
 cp.async.bulk{}.global.shared::cta.bulk_group [%rd0], [%r0], 16;
 cp.async.bulk.tensor.1d{}.global.shared::cta.tile.bulk_group [%rd0, {%r1}], [%r0];
 cp.async.bulk.prefetch{}.L2.global [%rd0], 16;
+tensormap.replace.tile{}.rank.global.b1024.b32 [%rd0], %r1;
+tensormap.cp_fenceproxy.global{}.shared::cta.PROXY.release.gpu.sync.aligned [%rd0], [%r0], 128;
 cp.async.bulk.commit_group{};
 cp.async.bulk.prefetch.tensor.2d{}.L2.global [%rd0, {%r1, %r2}];
 cp.reduce.async.bulk.global{}.shared::cta.bulk_group.add.u32 [%rd0], [%r0], 16;

@@ -117,6 +117,7 @@ FAMILIES = (
     "runtime",
     "tcgen05",
     "tensor",
+    "tensor_maps",
     "video",
     "video_scalar",
     "warp",

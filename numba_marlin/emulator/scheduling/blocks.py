@@ -37,6 +37,7 @@ OF_ALL = (
         "ldmatrix",
         "stmatrix",
         "movmatrix",
+        "tensormap.cp_fenceproxy",
         "setmaxnreg",
         "wgmma.mma_async",
         "wgmma.fence",
