@@ -180,6 +180,8 @@ def test_stores_that_nobody_waits_for_are_not_there():
     [
         ("add.u32", 5, 5 + sum(range(32))),
         ("add.s32", 5, 5 + sum(range(32))),
+        ("add.s64", 5, 5 + sum(range(32))),
+        ("add.u64", 5, 5 + sum(range(32))),
         ("max.s32", -3, 31),
         ("min.u32", 9, 0),
         ("or.b32", 64, 95),
@@ -191,10 +193,13 @@ def test_stores_that_nobody_waits_for_are_not_there():
 def test_reductions_in_another_blocks_memory(operation, initial, expected):
     out = np.zeros(2, np.int32)
     value = "19" if operation.startswith("inc") else "%t"
-    body = start(1) + SHARED + peers(2) + EXPECT.format(128)
-    body += f"""@!%q0 st.shared.s32 [%r50], {initial}; {MEET} mov.u32 %r17, {value};
-    red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{operation} [%r12], %r17,
-    [%r13];
+    bits = int(operation[-2:])
+    given = "%rd5" if bits == 64 else "%r17"
+    body = start(1) + SHARED + peers(2) + EXPECT.format(32 * bits // 8)
+    body += f"""@!%q0 st.shared.s{bits} [%r50], {initial}; {MEET} mov.u32 %r17, {value};
+    cvt.u64.u32 %rd5, %r17;
+    red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{operation}
+    [%r12], {given}, [%r13];
     """
     body += (
         spin("W", "%r40", "0")
@@ -326,7 +331,7 @@ def test_a_box_is_added_to_its_tensor():
         " [%r0], [%r1], %r2, [%r3];",
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.u16 [%r0], %h1, [%r2];",
         "st.async.mmio.release.sys.global.u32 [%rd0], %r1;",
-        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.s64 [%r0],"
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.min.u64 [%r0],"
         " %rd1, [%r2];",
         "red.async.mmio.release.sys.global.add.u32 [%rd0], %r1;",
         "mbarrier.arrive_drop.acquire.cta.shared.b64 _, [%r0];",

@@ -197,6 +197,15 @@ def test_set_of_halves():
             f"set.lt.{to}.f16x2 %d, %a, %b;", x.view(np.uint32), y.view(np.uint32), out=np.uint32
         )
         assert (found.view(np.uint16) == np.where(holds, yes, 0)).all()
+        for last, combine in ((1, "and"), (0, "and"), (1, "xor")):
+            found = compute(
+                f"setp.ne.u32 %q0, {last}, 0; set.lt.{combine}.{to}.f16x2 %d, %a, %b, %q0;",
+                x.view(np.uint32),
+                y.view(np.uint32),
+                out=np.uint32,
+            )
+            both = holds & bool(last) if combine == "and" else holds ^ bool(last)
+            assert (found.view(np.uint16) == np.where(both, yes, 0)).all()
 
 
 def test_functions_of_halves():
