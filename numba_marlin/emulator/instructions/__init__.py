@@ -115,6 +115,7 @@ FAMILIES = (
     "reduce_copy",
     "remote",
     "runtime",
+    "stack",
     "tcgen05",
     "tensor",
     "tensor_maps",

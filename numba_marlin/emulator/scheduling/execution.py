@@ -25,7 +25,13 @@ from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, spec
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
-from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
+from numba_marlin.emulator.state.memory import (
+    LOCAL_BASE,
+    PARAMETER_BASE,
+    SHARED_BASE,
+    STACK_BYTES,
+    Memory,
+)
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
@@ -45,6 +51,7 @@ from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
 DYNAMIC_ALIGNMENT = 16
+STACK_ALIGNMENT = 128
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 
 
@@ -83,6 +90,10 @@ class Execution(Binder):
                 f" declares must be {MAX_SHARED_BYTES} together at most"
             )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
+        if any(ins.root == "alloca" for ins in kernel.instructions):
+            local_size = -(-local_size // STACK_ALIGNMENT) * STACK_ALIGNMENT + STACK_BYTES
+        # the last of its bytes are the stack's, from the top down
+        self.stack_end = LOCAL_BASE + local_size - STACK_BYTES
         warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
         registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())
         require_state(
@@ -96,6 +107,7 @@ class Execution(Binder):
         )
         self.placement = Placement(slots, -(-threads // WARP), threads)
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
+        self.stack = np.full((warps, WARP), LOCAL_BASE + local_size, np.int64)
         super().__init__(RegisterFile(kernel.registers, warps))
         self.addresses = dict(global_addresses)
         for names in (shared, local):
@@ -168,6 +180,7 @@ class Execution(Binder):
         ):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
+            self.stack[rows] = self.stack_end + STACK_BYTES
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
             self.mbarriers.forget(section)
