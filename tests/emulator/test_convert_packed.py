@@ -184,9 +184,9 @@ def rounded_half(value: float | int, kind: str, mode: str) -> int:
         return 0x7FFF
     if np.isinf(value):
         return sign | infinity
-    size, exponent = Fraction(abs(value)), 1 - bias
-    while Fraction(2) ** (exponent + 1) <= size and exponent <= bias:
-        exponent += 1
+    size = Fraction(abs(value))
+    length = value.bit_length() if isinstance(value, int) else math.frexp(value)[1]
+    exponent = max(length - 1, 1 - bias) if value else 1 - bias
     whole, rest = divmod(size / Fraction(2) ** (exponent - fraction), 1)
     up = {
         "rn": rest > Fraction(1, 2) or rest == Fraction(1, 2) and whole % 2,

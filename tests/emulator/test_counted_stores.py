@@ -32,7 +32,7 @@ def racing(monkeypatch):
     monkeypatch.setattr(ptx_cases, "Machine", lambda text: Machine(text, races=True))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize(
     "arrivals, arrive",
@@ -122,6 +122,22 @@ def test_dropped_arrivals_are_not_waited_for_again():
     )
 
 
+def test_a_state_says_how_many_arrivals_were_missing():
+    """Before the arrival, lane after lane; it still names the phase."""
+    out = np.zeros((32, 2), np.uint32)
+    body = (
+        start(20)
+        + """mbarrier.arrive.shared.b64 %rd0, [%r40];
+    mbarrier.pending_count.b64 %r1, %rd0; setp.ge.u32 %q1, %t, 20; @%q1 bra KEEP;
+    mbarrier.test_wait.shared.b64 %q2, [%r40], %rd0; selp.u32 %r2, 1, 0, %q2;
+    KEEP: mad.wide.u32 %rd1, %t, 8, %p0; @%q1 mov.u32 %r2, 7;
+    st.global.v2.u32 [%rd1], {%r1, %r2};"""
+    )
+    launch(body, {"out": out})
+    assert out[:, 0].tolist() == [*range(20, 0, -1), *range(20, 8, -1)]
+    assert out[:, 1].tolist() == [1] * 20 + [7] * 12
+
+
 def test_an_arrival_that_promises_not_to_complete_must_not():
     keep = "mbarrier.arrive.noComplete.shared.b64 %rd0, [%r40], 1;"
     launch(start(2) + ONE + keep + "END:", {"x": np.zeros(1)})
@@ -141,7 +157,7 @@ MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n"
 EXPECT = "@!%q0 mbarrier.arrive.expect_tx.shared.b64 %rd0, [%r40], {};\n"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize(
     "value, nbytes", [("u32 [%r14], %t", 4), ("v2.b64 [%r14], {%rd5, %rd6}", 16)]
@@ -210,7 +226,7 @@ def test_reductions_in_another_blocks_memory(operation, initial, expected):
     assert out.tolist() == [expected] * 2
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
 def test_copies_from_block_to_block(seed):
     out = np.zeros((2, 128), np.uint32)
     body = start(1) + SHARED + peers(2) + EXPECT.format(512)

@@ -148,6 +148,7 @@ st.async{}.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r0], %r1, [%r2];
 red.async.relaxed{}.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r0], %r1, [%r2];
 mbarrier.complete_tx{}.shared.b64 [%r0], 16;
 mbarrier.arrive_drop{}.shared.b64 _, [%r0];
+mbarrier.pending_count{}.b64 %r0, %rd0;
 cp.async.bulk.wait_group{}.read 0;
 pmevent{} 3;
 alloca{}.u64 %rd0, %rd1, 8;

@@ -3,7 +3,8 @@
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 
 What they do is in ``asynchronous.mbarriers``. A try_wait never suspends here: it lets others go on
-by failing. The states that arrivals return are numbers of phases.
+by failing. The states that arrivals return are numbers of phases, and above bit 32, where the
+kernel asks for it, how many arrivals the phase lacked before.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ def arrive(ins, m):
         at, count = words(lanes), counts(lanes)
         if drops:
             m.mbarriers.drop(ins, lanes, at, count)
+        lacked = m.mbarriers.lacking(at, count) if m.mbarriers.counting else np.uint64(0)
         before = m.mbarriers.arrive(ins, lanes, at, count, expected(lanes) if expects else None)
         if not ends and (m.mbarriers.phase[at] != before).any():
             raise lanes.fault(
@@ -134,7 +136,20 @@ def arrive(ins, m):
                 ins,
                 m.mbarriers.phase[at] != before,
             )
-        d[lanes.sel] = before.astype(np.uint64)
+        d[lanes.sel] = before.astype(np.uint64) | lacked << np.uint64(32)
+
+    return step
+
+
+@instruction("mbarrier.pending_count")
+def pending_count(ins, m):
+    """#...-mbarrier-pending-count: of a state, how many arrivals the phase lacked before it."""
+    allow(ins)
+    d, state = m.bind(ins, "u32", "b64")
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = (np.asarray(state[s]) >> np.uint64(32)).astype(np.uint32)
 
     return step
 
