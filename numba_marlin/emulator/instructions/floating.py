@@ -181,14 +181,13 @@ def minmax(ins, m, kind):
 def choose_with_options(ins, *values):
     """min or max of floats with .NaN, .abs and .xorsign: with the last the result's sign is the
     exclusive or of the operands'."""
-    sign = np.bitwise_xor.reduce(np.broadcast_arrays(*(np.signbit(value) for value in values)))
-    if "abs" in ins.modifiers:
-        values = tuple(np.abs(value) for value in values)
-    result = values[0]
-    for value in values[1:]:
+    sizes = tuple(np.abs(value) for value in values) if "abs" in ins.modifiers else values
+    result = sizes[0]
+    for value in sizes[1:]:
         result = choose(ins.root, result, value, "NaN" in ins.modifiers)
     if "xorsign" in ins.modifiers:
-        result = np.where(sign & (result == result), np.negative(result), result)
+        negative = np.signbit(values[0]) ^ np.signbit(values[1])
+        result = np.where(negative & (result == result), np.negative(result), result)
     return result
 
 
