@@ -16,6 +16,7 @@ from numba_marlin.layout.tensor_map import TensorMap
 from tests.emulator import ptx_cases
 from tests.emulator.async_ptx import COMMIT, FENCE, SEEDS, WAIT_ALL, buffers, spin, start
 from tests.emulator.bulk_copy_programs import ONE, SHARED
+from tests.emulator.nvrtc import ptx_of
 from tests.emulator.ptx_cases import Machine, fails, frame, launch, words
 
 COPY = """mad.lo.u32 %r51, %t, 16, %r50; mad.wide.u32 %rd1, %t, 16, %p0;
@@ -356,3 +357,15 @@ def test_a_box_is_added_to_its_tensor():
 def test_what_there_is_not(statement):
     with pytest.raises(UnknownInstruction):
         Machine(frame(f"bra END; {statement} END:")).run("k", args=[0])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("races", [False, True])
+def test_cuda_barriers_and_their_copies(races):
+    """foreign/barrier.cu for sm_80, where cuda::memcpy_async is cp.async and its arrival."""
+    text = ptx_of("barrier")
+    assert "cp.async.mbarrier.arrive" in text
+    x, y = words(768), np.zeros(768, np.uint32)
+    machine = Machine(text, races=races)
+    machine.run(args=[machine.memory.buffer(each).address for each in (x, y)], block=256)
+    assert np.array_equal(y.reshape(3, 256), x.reshape(3, 256)[:, ::-1])
