@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import UnknownInstruction
+from numba_marlin.emulator import Machine, UnknownInstruction
 from tests.emulator.number_cases import floats, wrap
+from tests.emulator.nvrtc import ptx_of
 from tests.emulator.ptx_cases import compute, launch, words
 
 # kind: (bits, of the fraction, bias, codes of finite numbers without sign, what NaN becomes)
@@ -297,3 +298,22 @@ def test_packed_integers(kind):
 def test_what_there_is_not(statement):
     with pytest.raises(UnknownInstruction):
         launch(statement)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
+def test_the_instructions_agree_with_nvidias_own_arithmetic(arch):
+    """foreign/small_floats.cu: for sm_80 the headers of CUDA convert by integer arithmetic."""
+    values = np.concatenate([sources(kind)[:200:3] for kind in SMALL])
+    values = np.concatenate(
+        [values, -values, floats(120), words(60, np.uint32, 3).view(np.float32)]
+    )
+    found = []
+    for target in ("sm_80", arch):
+        text = ptx_of("small_floats", target)
+        assert ("cvt.rn.satfinite.e2m1x2" in text) == (target == arch)
+        machine, out = Machine(text), np.zeros((values.size, 10), np.uint32)
+        addresses = [machine.memory.buffer(each).address for each in (values, out)]
+        machine.run(args=[*addresses, values.size], block=values.size)
+        found.append(out)
+    assert np.array_equal(*found)
