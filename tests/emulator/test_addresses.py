@@ -6,9 +6,11 @@ import pytest
 
 from numba_marlin.emulator import (
     Machine,
+    Misaligned,
     OutOfBounds,
     PtxSyntaxError,
     ReadOnlyWrite,
+    UninitializedRead,
     UnknownInstruction,
 )
 from tests.emulator.ptx_cases import HEADER, fails, frame, launch
@@ -88,3 +90,21 @@ def test_a_copy_from_another_space_says_which(prepare, address, said, size):
         f"{prepare}\ncp.async.ca.shared.global [s], {address}, {size}; // BAD\ncp.async.wait_all;"
     )
     assert said in str(fails(OutOfBounds, body, before=SHARED, block=1))
+
+
+@pytest.mark.parametrize("space", ["", ".weak.shared::cta"])
+def test_zeros_in_bulk(space):
+    """Lane 0 fills 40 bytes, lane 1 the 16 behind; what nobody has written stays so."""
+    out = np.ones(8, np.uint64)
+    address = "%rd1" if space else "%rd2"
+    body = f"""mov.u64 %rd1, s; setp.eq.u32 %q0, %t, 0; selp.u64 %rd3, 40, 16, %q0;
+    @!%q0 add.u64 %rd1, %rd1, 40; cvta.shared.u64 %rd2, %rd1; st.bulk{space} [{address}], %rd3, 0;
+    bar.sync 0; mov.u32 %r0, 0;
+    L: mul.wide.u32 %rd4, %r0, 8; mov.u64 %rd5, s; add.u64 %rd5, %rd5, %rd4;
+    ld.shared.u64 %rd6, [%rd5]; add.u64 %rd7, %p0, %rd4; st.global.u64 [%rd7], %rd6;
+    add.u32 %r0, %r0, 1; setp.lt.u32 %q1, %r0, {{}}; @%q1 bra L;"""
+    launch(body.format(7), {"out": out}, before=SHARED, block=2)
+    assert out.tolist() == [0] * 7 + [1]
+    with pytest.raises(UninitializedRead):
+        launch(body.format(8), {"out": out}, before=SHARED, block=2)
+    fails(Misaligned, "mov.u64 %rd1, s;\nst.bulk [%rd1], 12, 0; // BAD", before=SHARED)

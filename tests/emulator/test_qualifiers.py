@@ -105,6 +105,7 @@ isspacep.shared{} %q0, %rd0;
 ld{}.global.u32 %r0, [%rd0];
 ldu{}.global.u32 %r0, [%rd0];
 st{}.global.u32 [%rd0], %r0;
+st.bulk{}.shared::cta [%rd0], %rd1, 0;
 prefetch{}.global.L2 [%rd0];
 prefetchu{}.L1 [%rd0];
 applypriority{}.global.L2::evict_normal [%rd0], 128;

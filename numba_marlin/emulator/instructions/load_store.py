@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.tensor_copies import map_at
-from numba_marlin.emulator.errors import OutOfBounds, PtxSyntaxError
+from numba_marlin.emulator.errors import Misaligned, OutOfBounds, PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state.memory import PARAMETER_BASE
 from numba_marlin.emulator.state.registers import POISON, SIGNED
@@ -148,6 +148,33 @@ def store(ins, m):
         for i, source in enumerate(sources):
             values[..., i] = source[s]
         memory.store(ins, lanes, space, at(lanes), values)
+
+    return step
+
+
+@instruction("st.bulk")
+def store_zeros(ins, m):
+    """#data-movement-and-conversion-instructions-st-bulk: zeros into shared memory, as many bytes
+    as said, a multiple of 8."""
+    allow(ins, "weak", "shared::cta")
+    address, nbytes, _ = operands(ins, 3)
+    if m.immediate(ins, 2) != 0:
+        raise unsupported(ins, "stores zeros")
+    at, source, space = m.address(ins, address), m.source(ins, nbytes, "u64"), space_of(ins)
+
+    def step(lanes):
+        where = at(lanes)
+        sizes = np.broadcast_to(source[lanes.sel], lanes.shape).astype(np.int64)
+        bad = sizes % 8 != 0
+        if bad.any():
+            raise lanes.fault(
+                Misaligned, f"{sizes[bad][0]} bytes must be a multiple of 8", ins, bad
+            )
+        for offset in range(0, int(sizes.max()), 8):
+            active = sizes > offset
+            part = lanes.narrow(active)
+            there = (where[active] + offset).reshape(part.shape)
+            m.memory.store(ins, part, space, there, np.zeros((*part.shape, 1), np.uint64))
 
     return step
 
