@@ -180,6 +180,8 @@ def run(machine, args, report) -> None:
         f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions,"
         f" {result.shared_bytes} bytes of shared memory per block; no hazard of those looked for",
     )
+    if result.printed and not args.json:
+        print(printable(result.printed))
     looked_for, left_out = checks(result.unraced, args.races)
     report.row("looked for", "; ".join(looked_for))
     report.row("left out", "; ".join(left_out))
@@ -191,6 +193,7 @@ def run(machine, args, report) -> None:
         "instructions": result.instructions,
         "opcodes": dict(result.opcodes),
         "shared_bytes": result.shared_bytes,
+        "printed": result.printed,
         "looked_for": looked_for,
         "left_out": left_out,
         "outputs": [],

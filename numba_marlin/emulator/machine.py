@@ -27,6 +27,7 @@ from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.listener import NOBODY, Listener
+from numba_marlin.emulator.tensor.tensor_sums import MEASURED_ADDER, adder_of
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
 from numba_marlin.hardware.limits import BLOCK_THREADS
@@ -39,7 +40,8 @@ class RunResult:
     ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
-    executions it took. ``unraced``: why no races were looked for; "" if they were.
+    executions it took. ``unraced``: why no races were looked for; "" if they were. ``printed``:
+    what the kernel's vprintf wrote.
     """
 
     instructions: int
@@ -50,6 +52,7 @@ class RunResult:
     shared_bytes: int
     executed: tuple[int, ...] = ()
     unraced: str = ""
+    printed: str = ""
 
 
 class Machine:
@@ -58,11 +61,17 @@ class Machine:
     ``ptx``: the module's text. ``races``: check that every access is ordered after those it
     conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
     the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
-    ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
+    ``adds_like``: whose tensor cores add the products of mma.sync and wgmma ("sm_90",
+    ``tensor.tensor_sums``). The default is the chip that was measured, an H200, whatever the
+    ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published, and were
+    not measured here. ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the
+    kernels.
     """
 
-    def __init__(self, ptx: str, races: bool | None = False) -> None:
-        self.races = races
+    def __init__(
+        self, ptx: str, races: bool | None = False, adds_like: str = MEASURED_ADDER
+    ) -> None:
+        self.races, self.adder = races, adder_of(adds_like)
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
@@ -185,16 +194,19 @@ class Machine:
                 args,
                 resident,
                 cluster,
-                self.module.target,
+                self.adder,
                 self.races,
             )
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
             memory.requests = listener.request
-            scheduler = Scheduler(execution, schedule, listener, max_instructions)
-            if listener.started is not None:
-                listener.started(execution)
-            scheduler.run()
+            try:
+                scheduler = Scheduler(execution, schedule, listener, max_instructions)
+                if listener.started is not None:
+                    listener.started(execution)
+                scheduler.run()
+            finally:
+                execution.release()
         opcodes: Counter = Counter()
         executed = [0] * len(kernel.instructions)
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):
@@ -211,6 +223,7 @@ class Machine:
             execution.memory.shared.size,
             tuple(executed),
             execution.unraced,
+            "".join(execution.printed),
         )
 
 

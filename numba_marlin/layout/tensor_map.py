@@ -147,6 +147,58 @@ class TensorMap:
         return packed.ljust(ENCODED_BYTES, b"\0")
 
 
+# The numbers by which tensormap.replace names element types, as far as ELEMENT_BYTES has them:
+# https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-tensormap-replace
+_PTX_TYPES = {
+    0: "uint8",
+    1: "uint16",
+    2: "uint32",
+    3: "int32",
+    4: "uint64",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    9: "float64",
+    10: "bfloat16",
+}
+_ONLY = {"element_stride": 1, "interleave_layout": 0, "swizzle_atomicity": 0, "fill_mode": 0}
+
+
+def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> bytes:
+    """``encoded``, a map of this format, with one field as tensormap.replace has it: its numbers
+    and its order of dimensions, innermost first; global_stride in bytes, 0 being that of dimension
+    1. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
+    bytes, and for a value that TensorMap does not have."""
+    if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
+        raise ValueError(f"bytes that begin with {encoded[:8]!r} are no tensor map of numba_marlin")
+    magic, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)
+    shape, strides, box = (rest[start : start + MAX_RANK] for start in (0, MAX_RANK, 2 * MAX_RANK))
+    if field == "global_address":
+        address = value
+    elif field == "rank":
+        # what is left of the outer dimensions stays outermost, new ones come there
+        old, rank = rank, value + 1
+        if not 1 <= rank <= MAX_RANK:
+            raise ValueError(f"rank={rank} must be 1 to {MAX_RANK}")
+        for numbers in (shape, strides, box):
+            inner = numbers[:old][-rank:]
+            numbers[:] = [1] * (rank - len(inner)) + inner + [0] * (MAX_RANK - rank)
+    elif field == "elemtype" and value in _PTX_TYPES:
+        kind = list(ELEMENT_BYTES).index(_PTX_TYPES[value])
+        strides[rank - 1] = ELEMENT_BYTES[_PTX_TYPES[value]]
+    elif field == "swizzle_mode" and value < len(SWIZZLES):
+        swizzle = SWIZZLES[value]
+    elif field in ("box_dim", "global_dim", "global_stride"):
+        at = rank - 1 - dimension - (field == "global_stride")
+        if at < 0:
+            raise ValueError(f"{field} {dimension} is none of {rank} dimensions")
+        {"box_dim": box, "global_dim": shape, "global_stride": strides}[field][at] = value
+    elif _ONLY.get(field) != value:
+        raise ValueError(f"{field}={value} is nothing that TensorMap has")
+    packed = _FORMAT.pack(magic, address, rank, kind, swizzle, promotion, *shape, *strides, *box)
+    return packed.ljust(ENCODED_BYTES, b"\0")
+
+
 @lru_cache(maxsize=256)
 def decode(encoded: bytes) -> tuple[TensorMap, int]:
     """(tensor map, address) of what ``TensorMap.encode`` returned; ValueError for other bytes."""

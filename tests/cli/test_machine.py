@@ -353,3 +353,17 @@ def test_names_in_ptx_steer_no_terminal(tmp_path, capsys):
     assert cli.main(["machine", "run", str(path), "--counts"]) == 0
     out = capsys.readouterr().out
     assert "a\\x1b]0;owned\\x07.cu:5" in out and "\x1b" not in out and "\x07" not in out
+
+
+def test_what_a_kernel_prints_is_shown(tmp_path, capsys):
+    (tmp_path / "k.ptx").write_text(
+        HEADER
+        + """.extern .func (.param .b32 n) vprintf (.param .b64 t, .param .b64 v);
+        .global .align 1 .b8 said[4] = {104, 105, 10, 0};
+        .visible .entry k() { .reg .b64 %d<2>; mov.b64 %d0, said; cvta.global.u64 %d0, %d0;
+        .param .b64 a; .param .b64 b; .param .b32 n; st.param.b64 [a], %d0; st.param.b64 [b], 0;
+        call (n), vprintf, (a, b); ret; }"""
+    )
+    assert machine(capsys, "run", tmp_path / "k.ptx", "--block", 2)[1]["printed"] == "hi\nhi\n"
+    assert cli.main(["machine", "run", str(tmp_path / "k.ptx"), "--block", "2"]) == 0
+    assert "\nhi\nhi\n" in capsys.readouterr().out

@@ -1,6 +1,9 @@
 """Logic, shifts, fields and byte permutation against bit-by-bit Python definitions from the PTX
 ISA."""
 
+import operator
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -192,3 +195,53 @@ def test_counting_bits(bits):
         signed,
         out=np.uint32,
     )
+
+
+def mask_by_the_isa(mode, a, b):
+    """The ISA's own program."""
+    a1, b1 = a & 31, b & 31
+    mask0, total = 0xFFFFFFFF << a1 & 0xFFFFFFFF, a1 + b1
+    mask1 = 0xFFFFFFFF << total & 0xFFFFFFFF
+    beyond = mode == "clamp" and (a >= 32 or b >= 32)
+    if mode == "clamp" and a >= 32:
+        mask0 = 0
+    if total >= 32 or beyond:
+        mask1 = 0
+    elif b1 == 0:
+        mask1 = 0xFFFFFFFF
+    return mask0 & ~mask1
+
+
+def extended_by_the_isa(mode, kind, a, b):
+    b1, too_large = b & 31, b >= 32 and mode == "clamp"
+    mask = 0 if too_large else 0xFFFFFFFF << b1 & 0xFFFFFFFF
+    negative = b1 and not too_large and kind == "s32" and a >> (b1 - 1 & 31) & 1
+    return a & ~mask | (mask if negative else 0)
+
+
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_bit_masks_and_extension(mode):
+    small = np.array([*range(0, 70, 3), 31, 32, 255, 256, 2**31, 2**32 - 1], np.uint32)
+    a, b = (x.ravel() for x in np.meshgrid(small, small))
+    check(f"bmsk.{mode}.b32 %d, %a, %b;", partial(mask_by_the_isa, mode), a, b, out=np.uint32)
+    value = words(a.size, seed=9)
+    for kind in ("u32", "s32"):
+        formula = partial(extended_by_the_isa, mode, kind)
+        check(f"szext.{mode}.{kind} %d, %a, %b;", formula, value, b, out=np.uint32)
+
+
+def test_lop3_with_a_predicate():
+    a, b, c = words(64, seed=1), words(64, seed=2), words(64, seed=3)
+    a[:32], b[:32] = 0, 0
+    for name, combine in (("or", operator.or_), ("and", operator.and_)):
+        for last in (0, 1):
+            head = f"setp.ne.u32 %q1, {last}, 0;\nlop3.{name}.b32"
+            body = f"{head} {{}}|%q0, %a, %b, %c, 0x80, %q1;\n"
+            result = a & b & c
+            flag = combine(result != 0, bool(last))
+            assert (compute(body.format("%d"), a, b, c, out=np.uint32) == result).all()
+            for target in ("%r0", "_"):
+                got = compute(
+                    body.format(target) + "selp.u32 %d, 1, 0, %q0;", a, b, c, out=np.uint32
+                )
+                assert (got == flag).all()

@@ -204,14 +204,14 @@ def test_what_a_bulk_copy_wrote_needs_no_fence_and_what_cp_async_wrote_does():
         ),
         "cp.async.bulk.global.shared::cta.bulk_group.multicast::cluster [%p0], [%r0], 16, %h0;",
         (
-            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r0], [%r2],"
+            "cp.async.bulk.shared::cta.shared::cta.mbarrier::complete_tx::bytes [%r0], [%r2],"
             " 16, [%r1];"
         ),
         "cp.async.bulk.shared::cluster.global [%r0], [%p0], 16, [%r1];",
         "cp.async.bulk.global.shared::cta [%p0], [%r0], 16;",
-        "cp.async.bulk.prefetch.tensor.1d.L2.global [%p0, {%r1}];",
+        "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%p0, {%r1, %r2, %r3}], {%h0};",
         "cp.async.bulk.prefetch.global [%p0], 16;",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%p0], [%r0], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [%p0], [%r0], 16;",
         (
             "cp.async.bulk.tensor.2d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
             " [%r0], [%p0, {%r1, %r2}], [%r3];"

@@ -260,7 +260,7 @@ def test_launches_that_do_not_fit_are_refused():
         "barrier.cluster.aligned;",
         "barrier.cluster.arrive.acquire.aligned;",
         "barrier.cluster.wait.release.aligned;",
-        "mapa.u64 %rd0, %rd1, 0;",
+        "mapa.u32 %r0, %r1, 0;",
     ],
 )
 def test_forms_that_the_machine_does_not_know_are_refused(line):

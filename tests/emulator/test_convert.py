@@ -5,7 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import UnknownInstruction
 from tests.emulator.number_cases import ALL, canonical, floats, pack, round32, wrap
 from tests.emulator.ptx_cases import compute, launch, words
 
@@ -253,11 +252,3 @@ def test_pairs_of_8_bit_floats_are_those_of_ml_dtypes(kind, name):
         assert np.array_equal(
             (got >> shift & 0xFF).astype(np.uint8), np.where(np.isnan(numbers), 0x7F, clipped)
         )
-
-
-def test_other_conversions_of_8_bit_floats_are_refused():
-    for text in ("cvt.rn.e4m3x2.f32 %d, %a, %b;", "cvt.rn.satfinite.relu.e4m3x2.f32 %d, %a, %b;"):
-        with pytest.raises(
-            UnknownInstruction, match="e4m3x2 is implemented from .f32 with .rn.satfinite"
-        ):
-            compute(text, np.ones(4, np.float32), np.ones(4, np.float32), out=np.uint16)

@@ -48,6 +48,27 @@ def test_carries_make_long_numbers():
     ).all()
 
 
+def test_the_flag_behind_a_subtraction_is_a_carry():
+    """As a + ~b + 1 carries, whoever reads it: addc as well as subc."""
+    a, b = words(256, seed=1), words(256, seed=2)
+    a[:8], b[:8] = [0, 0, 5, 5, 5, 2**32 - 1, 0, 2**31], [0, 1, 4, 5, 6, 0, 2**32 - 1, 2**31 - 1]
+    for body, expected in (
+        ("sub.cc.u32 %r0, %a, %b;\naddc.u32 %d, 0, 0;", big(a) >= big(b)),
+        ("sub.cc.s32 %r0, %a, %b;\naddc.s32 %d, 0, 0;", big(a) >= big(b)),
+        ("sub.cc.u32 %r0, %a, %b;\nmadc.lo.u32 %d, 0, 0, 0;", big(a) >= big(b)),
+        ("add.cc.u32 %r0, %a, %b;\nsubc.u32 %d, 0, 0;", (big(a) + big(b) >> 32) - 1),
+        ("add.cc.u32 %r0, %a, 0;\nsubc.u32 %d, %a, %b;", big(a) - big(b) - 1),
+    ):
+        assert (
+            compute(body, a, b, out=np.uint32) == (expected & 0xFFFFFFFF).astype(np.uint32)
+        ).all(), body
+    wide_a, wide_b = words(64, np.uint64, 3), words(64, np.uint64, 4)
+    assert (
+        compute("sub.cc.u64 %rd0, %a, %b;\naddc.u64 %d, 0, 0;", wide_a, wide_b, out=np.uint64)
+        == (wide_a >= wide_b)
+    ).all()
+
+
 def test_long_carries_of_64_bits():
     a, b = words(128, np.uint64, 1), words(128, np.uint64, 2)
     total = a.astype(object) + b.astype(object)

@@ -4,8 +4,9 @@ zero."""
 import numpy as np
 import pytest
 
+from numba_marlin.emulator import UnknownInstruction
 from tests.emulator.number_cases import check, cross, dtype_of
-from tests.emulator.ptx_cases import words
+from tests.emulator.ptx_cases import compute, words
 
 TYPES = [f"{s}{b}" for s in "us" for b in (16, 32, 64)]
 
@@ -92,3 +93,36 @@ def test_immediates_wrap_to_the_type():
     check("add.s32 %d, %a, -1;", lambda x: x - 1, a, out=np.uint32)
     check("and.b32 %d, %a, -2147483648;", lambda x: x & 0x80000000, a, out=np.uint32)
     check("add.u32 %d, %a, 0xFFFFFFFFU;", lambda x: x + 0xFFFFFFFF, a, out=np.uint32)
+
+
+def clamp(value):
+    return max(-(2**31), min(2**31 - 1, value))
+
+
+def signed24(value):
+    return ((value & 0xFFFFFF) ^ 0x800000) - 0x800000
+
+
+def test_saturating_arithmetic():
+    a, b = cross("s32")
+    c = np.roll(a, 5)
+    for body, formula in (
+        ("add.sat.s32 %d, %a, %b;", lambda x, y, z: x + y),
+        ("sub.sat.s32 %d, %a, %b;", lambda x, y, z: x - y),
+        ("mad.hi.sat.s32 %d, %a, %b, %c;", lambda x, y, z: (x * y >> 32) + z),
+        (
+            "mad24.hi.sat.s32 %d, %a, %b, %c;",
+            lambda x, y, z: (signed24(x) * signed24(y) >> 16) + z,
+        ),
+    ):
+        check(body, lambda x, y, z, formula=formula: clamp(formula(x, y, z)), a, b, c, out=np.int32)
+    check("min.relu.s32 %d, %a, %b;", lambda x, y: max(0, min(x, y)), a, b, out=np.int32)
+    check("max.relu.s32 %d, %a, %b;", lambda x, y: max(0, x, y), a, b, out=np.int32)
+
+
+@pytest.mark.parametrize(
+    "opcode", ["add.sat.u32", "sub.sat.s16", "mad.lo.sat.s32", "mad.hi.sat.u32", "max.relu.u32"]
+)
+def test_saturation_of_other_types_is_refused(opcode):
+    with pytest.raises(UnknownInstruction, match="sat|relu"):
+        compute(f"{opcode} %d, %a, %a{', %a' if 'mad' in opcode else ''};", words(2), out=np.uint32)

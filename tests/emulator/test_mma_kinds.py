@@ -1,10 +1,12 @@
 """Contract under test: mma.sync of tf32, 8-bit floats, integers of 8, 4 and 1 bits and fp64
 multiplies matrices whose fragments ldmatrix loads, which knows nothing of mma."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import MachineError
+from numba_marlin.emulator import Machine, MachineError
 from tests.emulator import ptx_cases
 from tests.emulator.number_cases import small_values
 from tests.emulator.ptx_cases import launch
@@ -189,12 +191,12 @@ def small(shape, kind):
     return values[codes], codes.astype(np.uint8)
 
 
-@pytest.mark.parametrize("target", ["sm_89", "sm_90a"])
+@pytest.mark.parametrize("adds_like", ["sm_89", "sm_90"])
 @pytest.mark.parametrize("accumulator", [np.float32, np.float16])
 @pytest.mark.parametrize("k", [16, 32])
 @pytest.mark.parametrize("kinds", ["e4m3.e4m3", "e4m3.e5m2", "e5m2.e4m3", "e5m2.e5m2"])
-def test_small_floats(kinds, k, accumulator, target, monkeypatch):
-    monkeypatch.setattr(ptx_cases, "HEADER", ptx_cases.HEADER.replace("sm_90a", target))
+def test_small_floats(kinds, k, accumulator, adds_like, monkeypatch):
+    monkeypatch.setattr(ptx_cases, "Machine", partial(Machine, adds_like=adds_like))
     (a, left), (b, right) = (
         small(shape, kind) for shape, kind in zip(((16, k), (8, k)), kinds.split("."))
     )
@@ -210,21 +212,21 @@ ONE = 0x38  # of e4m3
 
 
 @pytest.mark.parametrize(
-    "target, places, start, expected",
+    "adds_like, places, start, expected",
     [
         # the accumulator is added last, to nearest; an adder of tensor cores would cut off
-        ("sm_90a", (0, 1, 2), 2.0**24, 2.0**24 + 4),
+        ("sm_90", (0, 1, 2), 2.0**24, 2.0**24 + 4),
         # both of the products of halves count
-        ("sm_90a", (0, 1, 2, 6), -4.0, 0.0),
+        ("sm_90", (0, 1, 2, 6), -4.0, 0.0),
         # 13 bits below the largest term, cut off
         ("sm_89", (0,), 2.0**13, 2.0**13 + 1),
         ("sm_89", (0,), 2.0**14, 2.0**14),
-        ("sm_90a", (0,), 2.0**14, 2.0**14 + 1),
+        ("sm_90", (0,), 2.0**14, 2.0**14 + 1),
     ],
 )
-def test_small_floats_are_added_as_the_target_does(target, places, start, expected, monkeypatch):
+def test_small_floats_are_added_as_was_asked_for(adds_like, places, start, expected, monkeypatch):
     """sm_90 as ptxas has it: two products of halves and an addition; sm_89 as published."""
-    monkeypatch.setattr(ptx_cases, "HEADER", ptx_cases.HEADER.replace("sm_90a", target))
+    monkeypatch.setattr(ptx_cases, "Machine", partial(Machine, adds_like=adds_like))
     a, b = np.zeros((16, 32), np.uint8), np.full((8, 32), ONE, np.uint8)
     a[:, list(places)] = ONE
     c = np.full((16, 8), start, np.float32)

@@ -23,13 +23,13 @@ def test_unknown_opcodes_are_named_with_their_line():
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("add.sat.s32 %r0, %r1, %r2;", "modifier .sat"),
+        ("add.sat.s64 %rd0, %rd1, %rd2;", "modifier .sat"),
         ("mul.u32 %r0, %r1, %r2;", "mul.u32"),
         ("add.f16x3 %r0, %r1, %r2;", "f16x3"),
         ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r0}, {%r1}, {%r2}, {%r3};", "m8n8k4"),
         (
-            "cp.async.bulk.prefetch.tensor.1d.L2.global [%p0, {%r1}];",
-            "cp.async.bulk.prefetch.tensor",
+            "cp.async.bulk.prefetch.tensor.1d.L2.global.im2col [%p0, {%r1}];",
+            "modifier .im2col",
         ),
         ("atom.global.frob.u32 %r0, [%rd0], 1;", "frob"),
         ("ld.global.v2.u32 %r0, [%rd0];", "v2"),

@@ -13,6 +13,7 @@ LONG = {
     "SUMS4": "{%f0, %f1, %f2, %f3}",
     "SUMS8": "{%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}",
     "WORDS8": "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}",
+    "PROXY": "tensormap::generic",
     "OPERANDS": "[%r0], %rd0, %rd1, %r1, [%r2], [%r3]",
 }
 # One legal line of every opcode; {} is where a qualifier that nobody knows goes.
@@ -61,6 +62,19 @@ vmin2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
 vmin4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
 vmax2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
 vmax4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vadd{}.u32.u32.u32 %r0, %r1, %r2;
+vsub{}.u32.u32.u32 %r0, %r1, %r2;
+vabsdiff{}.u32.u32.u32 %r0, %r1, %r2;
+vmin{}.u32.u32.u32 %r0, %r1, %r2;
+vmax{}.u32.u32.u32 %r0, %r1, %r2;
+vshl{}.u32.u32.u32.clamp %r0, %r1, %r2;
+vshr{}.u32.u32.u32.clamp %r0, %r1, %r2;
+vmad{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vset{}.u32.u32.lt %r0, %r1, %r2;
+vavrg2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vset2{}.u32.u32.eq %r0, %r1, %r2, %r3;
+vavrg4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vset4{}.u32.u32.eq %r0, %r1, %r2, %r3;
 and{}.b32 %r0, %r1, %r2;
 or{}.b32 %r0, %r1, %r2;
 xor{}.b32 %r0, %r1, %r2;
@@ -72,6 +86,8 @@ shr{}.u32 %r0, %r1, %r2;
 shf{}.l.clamp.b32 %r0, %r1, %r2, %r3;
 bfe{}.u32 %r0, %r1, %r2, %r3;
 bfi{}.b32 %r0, %r1, %r2, %r3, %r4;
+bmsk{}.clamp.b32 %r0, %r1, %r2;
+szext{}.wrap.s32 %r0, %r1, %r2;
 prmt{}.b32 %r0, %r1, %r2, %r3;
 popc{}.b32 %r0, %r1;
 clz{}.b32 %r0, %r1;
@@ -82,15 +98,18 @@ set.eq{}.u32.u32 %r0, %r1, %r2;
 selp{}.b32 %r0, %r1, %r2, %q0;
 slct{}.b32.s32 %r0, %r1, %r2, %r3;
 cvt{}.u32.u16 %r0, %h0;
+cvt.pack.sat{}.u16.s32 %r0, %r1, %r2;
 mov{}.b32 %r0, %r1;
 cvta{}.shared.u64 %rd0, %rd1;
 isspacep.shared{} %q0, %rd0;
 ld{}.global.u32 %r0, [%rd0];
 ldu{}.global.u32 %r0, [%rd0];
 st{}.global.u32 [%rd0], %r0;
+st.bulk{}.shared::cta [%rd0], %rd1, 0;
 prefetch{}.global.L2 [%rd0];
 prefetchu{}.L1 [%rd0];
 applypriority{}.global.L2::evict_normal [%rd0], 128;
+discard{}.global.L2 [%rd0], 128;
 createpolicy{}.fractional.L2::evict_first.b64 %rd0, 1.0;
 atom{}.global.add.u32 %r0, [%rd0], %r1;
 red{}.global.add.u32 [%rd0], %r1;
@@ -104,10 +123,12 @@ fence{}.acq_rel.gpu;
 nanosleep{}.u32 10;
 griddepcontrol.wait{};
 fence.proxy.async{}.shared::cta;
+membar.proxy.alias{};
 fence.mbarrier_init.release{}.cluster;
 barrier.cluster.arrive{}.aligned;
 setmaxnreg.inc{}.sync.aligned.u32 40;
 mapa{}.shared::cluster.u32 %r0, %r1, 0;
+getctarank{}.shared::cluster.u32 %r0, %r1;
 mbarrier.init{}.shared.b64 [%r0], 1;
 mbarrier.inval{}.shared.b64 [%r0];
 mbarrier.expect_tx{}.relaxed.cta.shared::cta.b64 [%r0], 16;
@@ -117,9 +138,23 @@ mbarrier.try_wait{}.parity.shared.b64 %q0, [%r0], 0;
 cp.async.bulk{}.global.shared::cta.bulk_group [%rd0], [%r0], 16;
 cp.async.bulk.tensor.1d{}.global.shared::cta.tile.bulk_group [%rd0, {%r1}], [%r0];
 cp.async.bulk.prefetch{}.L2.global [%rd0], 16;
+tensormap.replace.tile{}.rank.global.b1024.b32 [%rd0], %r1;
+tensormap.cp_fenceproxy.global{}.shared::cta.PROXY.release.gpu.sync.aligned [%rd0], [%r0], 128;
 cp.async.bulk.commit_group{};
+cp.async.bulk.prefetch.tensor.2d{}.L2.global [%rd0, {%r1, %r2}];
+cp.reduce.async.bulk.global{}.shared::cta.bulk_group.add.u32 [%rd0], [%r0], 16;
+cp.reduce.async.bulk.tensor.1d{}.global.shared::cta.add.bulk_group [%rd0, {%r1}], [%r0];
+cp.async.mbarrier.arrive{}.shared.b64 [%r0];
+st.async{}.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r0], %r1, [%r2];
+red.async.relaxed{}.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r0], %r1, [%r2];
+mbarrier.complete_tx{}.shared.b64 [%r0], 16;
+mbarrier.arrive_drop{}.shared.b64 _, [%r0];
+mbarrier.pending_count{}.b64 %r0, %rd0;
 cp.async.bulk.wait_group{}.read 0;
 pmevent{} 3;
+alloca{}.u64 %rd0, %rd1, 8;
+stacksave{}.u64 %rd0;
+stackrestore{}.u64 %rd0;
 trap{};
 brkpt{};
 shfl.sync.idx{}.b32 %r0, %r1, %r2, 31, 0xffffffff;
@@ -129,6 +164,7 @@ match.any.sync{}.b32 %r0, %r1, 0xffffffff;
 match.all.sync{}.b32 %r0, %r1, 0xffffffff;
 redux.sync.add{}.u32 %r0, %r1, 0xffffffff;
 elect.sync{} %r0|%q0, 0xffffffff;
+movmatrix.sync{}.aligned.m8n8.trans.b16 %r0, %r1;
 bar.warp.sync{} 0xffffffff;
 mma{}.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 SUMS4, {%r0, %r1}, {%r2}, SUMS4;
 wmma.load.a.sync{}.aligned.row.m16n16k16.global.f16 WORDS8, [%rd0], %r8;
@@ -157,7 +193,6 @@ cp.async.commit_group{};
 cp.async.wait_group{} 0;
 cp.async.wait_all{};
 """.strip().splitlines()
-REFUSED_WHOLE = {"cp.async.bulk.prefetch.tensor", "cp.async.mbarrier", "cp.reduce"}
 
 
 def handlers_read(body):
@@ -172,7 +207,8 @@ def opcode(line):
 
 
 def test_every_opcode_of_the_machine_has_a_line_here():
-    assert {root_of(opcode(line)) for line in LINES} == set(HANDLERS) - REFUSED_WHOLE
+    spelt = {root for root in HANDLERS if not root.startswith("%")}
+    assert {root_of(opcode(line)) for line in LINES} == spelt
 
 
 @pytest.mark.parametrize("line", LINES, ids=opcode)

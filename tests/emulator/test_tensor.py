@@ -1,10 +1,12 @@
 """mma and ldmatrix against float64 products and plain indexing, through fragment maps written out
 here from the ISA."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import UninitializedRead
+from numba_marlin.emulator import Machine, UninitializedRead
 from numba_marlin.emulator.tensor.tensor_sums import adder_of
 from tests.emulator import ptx_cases
 from tests.emulator.number_cases import product
@@ -79,10 +81,13 @@ def test_mma_of_small_integers_is_exact(depth):
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-def test_mma_adds_as_the_targets_tensor_core_does(target, monkeypatch):
-    """Products of warps lie where fragment maps say, and are added by the target's adder:
-    test_tensor_sums."""
+@pytest.mark.parametrize("adds_like", ["sm_70", "sm_80", "sm_90", None])
+def test_mma_adds_as_the_chip_does_that_was_asked_for(target, adds_like, monkeypatch):
+    """Products of warps lie where fragment maps say, and are added by the adder that the user
+    chooses, an H200's if he chooses none, whatever the target: test_tensor_sums."""
     monkeypatch.setattr(ptx_cases, "HEADER", ptx_cases.HEADER.replace("sm_90a", target))
+    if adds_like is not None:
+        monkeypatch.setattr(ptx_cases, "Machine", partial(Machine, adds_like=adds_like))
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((4, 16, 16), (4, 16, 8)))
     c = rng.standard_normal((4, 16, 8)).astype(np.float32)
@@ -90,7 +95,11 @@ def test_mma_adds_as_the_targets_tensor_core_does(target, monkeypatch):
     assert np.array_equal(
         got,
         product(
-            "f16", a.view(np.uint16), b.view(np.uint16), c.view(np.uint32), adder_of(target)
+            "f16",
+            a.view(np.uint16),
+            b.view(np.uint16),
+            c.view(np.uint32),
+            adder_of(adds_like or "sm_90"),
         ).view(np.float32),
     )
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.tensor import tensor_sums
 from numba_marlin.emulator.tensor.tensor_sums import (
@@ -21,6 +22,7 @@ from numba_marlin.emulator.tensor.tensor_sums import (
 )
 from numba_marlin.witness import matrices, small_matrices
 from numba_marlin.witness.multiplication import COLUMNS, MMA, PRODUCTS, WIDE
+from tests.emulator import ptx_cases
 from tests.emulator.number_cases import product
 
 RECORDED = np.load(Path(__file__).parent / "hopper_sums.npz")
@@ -124,7 +126,7 @@ def test_hopper_adds_as_recorded(name):
             a[:count, :rows, :depth],
             b[:count, :depth],
             np.ascontiguousarray(c[:count, :rows]),
-            ADDERS[9],
+            ADDERS["sm_90"],
         ),
         found,
     )
@@ -329,10 +331,10 @@ def test_small_integers_take_the_short_way_and_random_numbers_do_not(kind):
 
 def test_products_do_not_depend_on_how_many_there_are(monkeypatch):
     a, b, c = matrices.draw("bits", "f16", 24, 16, 8, "many")
-    whole = product("f16", a, b, c, ADDERS[9])
+    whole = product("f16", a, b, c, ADDERS["sm_90"])
     monkeypatch.setattr(tensor_sums, "RESULTS", 300)
     monkeypatch.setattr(tensor_sums, "TERMS", 700)
-    assert np.array_equal(product("f16", a, b, c, ADDERS[9]), whole)
+    assert np.array_equal(product("f16", a, b, c, ADDERS["sm_90"]), whole)
 
 
 def test_matrix_products_do_not_depend_on_how_they_are_cut(monkeypatch):
@@ -344,8 +346,11 @@ def test_matrix_products_do_not_depend_on_how_they_are_cut(monkeypatch):
         assert np.array_equal(numerics.matrix_product(left, right), whole)
 
 
-def test_an_adder_for_every_target():
-    assert [
-        adder_of(target)
-        for target in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120", "")
-    ] == [ADDERS[7], ADDERS[8], ADDERS[8], *[ADDERS[9]] * 4]
+def test_the_adder_is_chosen_by_name():
+    assert [adder_of(name) for name in ("sm_70", "sm_80", "sm_89", "sm_90")] == list(
+        ADDERS.values()
+    )
+    assert [adder.measured for adder in ADDERS.values()] == [False, False, False, True]
+    for name in ("sm_100", "", "H200"):
+        with pytest.raises(ValueError, match="must be one of sm_70, sm_80, sm_89, sm_90"):
+            Machine(ptx_cases.HEADER, adds_like=name)

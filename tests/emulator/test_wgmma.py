@@ -91,7 +91,7 @@ def test_16_products_and_the_accumulator_are_added_at_a_time_as_hopper_does():
     for k in (0, 16):
         left, right = (x.view(np.uint16)[None, :, k : k + 16] for x in (a, b))
         want = hopper_product(
-            "f16", left, right.swapaxes(1, 2), want.view(np.uint32)[None], ADDERS[9]
+            "f16", left, right.swapaxes(1, 2), want.view(np.uint32)[None], ADDERS["sm_90"]
         )[0].view(np.float32)
     assert np.array_equal(multiply(a, b, c, 64, True), want)
 

@@ -131,12 +131,13 @@ class AsyncCopies:
         """Land all but the ``latest`` most recent groups of every lane."""
         number = self.groups[lanes.sel] - latest - 1
         end = self._get(self.group_end, number % len(self.group_end), lanes)
-        self._land(lanes, np.where(number >= 0, end, 0))
+        self.land(lanes, np.where(number >= 0, end, 0))
 
     def wait_all(self, ins: Instruction, lanes: Lanes) -> None:
-        self._land(lanes, self.tail[lanes.sel])
+        self.land(lanes, self.tail[lanes.sel])
 
-    def _land(self, lanes: Lanes, end: np.ndarray) -> None:
+    def land(self, lanes: Lanes, end: np.ndarray) -> None:
+        """The first ``end`` copies of every lane, so far as they have not landed yet."""
         sel = lanes.sel
         head = self.head[sel]
         count = int((end - head).max()) if end.size else 0

@@ -44,6 +44,7 @@ class MBarriers:
     ) -> None:
         self.memory, self.placement, self.instructions = memory, placement, instructions
         self.used = any(ins.root.startswith("mbarrier") for ins in instructions)
+        self.counting = any(ins.root == "mbarrier.pending_count" for ins in instructions)
         words = memory.shared.data.size // BYTES if self.used else 0
         self.live, self.fenced = np.zeros(words, bool), np.zeros(words, bool)
         self.count, self.pending, self.tx, self.phase = (
@@ -206,6 +207,25 @@ class MBarriers:
                 self.races.mbarrier_arrived(ins, part, np.full(part.shape, one[0]))
             self._complete(one)
         return before
+
+    def lacking(self, words: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """uint64: how many arrivals each lane's phase lacks as ``counts`` arrive lane after
+        lane."""
+        left, found = {}, np.zeros(words.shape, np.uint64)
+        for index in np.ndindex(*words.shape):
+            word = int(words[index])
+            found[index] = left.setdefault(word, int(self.pending[word]))
+            left[word] -= int(counts[index])
+            left[word] = left[word] or int(self.count[word])
+        return found
+
+    def drop(self, ins: Instruction, lanes: Lanes, words: np.ndarray, counts: np.ndarray) -> None:
+        """Phases after the current one wait for ``counts`` arrivals less."""
+        self.require_live(ins, lanes, words)
+        np.subtract.at(self.count, words.reshape(-1), counts.reshape(-1).astype(np.int32))
+        bad = self.count[words] < 0
+        if bad.any():
+            raise self._fault(ins, lanes, words, bad, "more arrivals are dropped of {} than it has")
 
     def expect(
         self, ins: Instruction, lanes: Lanes, words: np.ndarray, expected: np.ndarray

@@ -20,6 +20,7 @@ from numba_marlin.emulator.state.lanes import Lanes, Placement
 from numba_marlin.emulator.text.program import Instruction
 
 ASYNC_READERS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp")
+BETWEEN_BLOCKS = ("shared::cluster", "shared::cta")  # of a bulk copy
 CLEAN, ANNOUNCED = 0, 0xFF  # in between: 1 + the warp of the block that wrote
 
 
@@ -32,7 +33,10 @@ class AsyncProxy:
     ) -> None:
         self.shared, self.placement = shared, placement
         self.active = any(
-            "bulk_group" in ins.modifiers or ins.root in ASYNC_READERS for ins in instructions
+            "bulk_group" in ins.modifiers
+            or ins.modifiers[:2] == BETWEEN_BLOCKS
+            or ins.root in ASYNC_READERS
+            for ins in instructions
         )
         self.writer = np.zeros(shared.data.size if self.active else 0, np.uint8)
         # warps that wrote since their last fence or barrier

@@ -63,6 +63,15 @@ def refuse(ins: Instruction, kind: str, *modifiers: str) -> None:
             raise unsupported(ins, f"modifier .{modifier} is not defined for {kind}")
 
 
+def either(ins: Instruction, *modes: str) -> str:
+    """The one of ``modes`` that ``ins`` must have, as its only modifier beside types."""
+    allow(ins, *modes)
+    found = [modifier for modifier in ins.modifiers if modifier in modes]
+    if len(found) != 1:
+        raise unsupported(ins, f"needs one of {', '.join(f'.{mode}' for mode in modes)}")
+    return found[0]
+
+
 def operands(ins: Instruction, *counts: int) -> tuple:
     """The operands, if there are as many as one of ``counts``."""
     if len(ins.operands) not in counts:
@@ -94,6 +103,7 @@ FAMILIES = (
     "comparison",
     "control",
     "convert",
+    "convert_packed",
     "dot",
     "extended",
     "floating",
@@ -102,9 +112,15 @@ FAMILIES = (
     "load_store",
     "mbarrier",
     "move",
+    "reduce_copy",
+    "remote",
+    "runtime",
+    "stack",
     "tcgen05",
     "tensor",
+    "tensor_maps",
     "video",
+    "video_scalar",
     "warp",
     "wgmma",
     "wmma",

@@ -11,17 +11,20 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.instructions.load_store import HINT
+from numba_marlin.emulator.instructions.mbarrier import SHARED, barrier_at
 from numba_marlin.emulator.limits import MOST_GROUPS
 from numba_marlin.emulator.state.registers import PREDICATE
 from numba_marlin.emulator.text.program import Register
 
+SPACES = ("shared", "global")
 HINTS = (
     "ca",
     "cg",
     "shared",
     "shared::cta",
     "global",
-    "L2::cache_hint",
+    HINT,
     "L2::64B",
     "L2::128B",
     "L2::256B",
@@ -33,11 +36,14 @@ def cp_async(ins, m):
     """cp.async.{ca|cg}.shared.global [dst], [src], cp-size{, src-size | ignore-src}{,
     cache-policy}"""
     allow(ins, *HINTS)
+    spaces = tuple(mod.split("::")[0] for mod in ins.modifiers if mod.split("::")[0] in SPACES)
+    if spaces != SPACES:
+        raise unsupported(ins, "copies from global to shared memory: .shared.global")
     target, origin, _, *rest = operands(ins, 3, 4, 5)
     nbytes = m.immediate(ins, 2)
     if nbytes not in ((16,) if "cg" in ins.modifiers else (4, 8, 16)):
         raise unsupported(ins, f"cp-size {nbytes} is not allowed")
-    if "L2::cache_hint" in ins.modifiers:
+    if HINT in ins.modifiers:
         rest = rest[:-1]
     if len(rest) > 1:
         raise unsupported(
@@ -69,9 +75,14 @@ def cp_async(ins, m):
     return step
 
 
-@instruction("cp.async.bulk.prefetch.tensor", "cp.async.mbarrier", "cp.reduce")
-def refused(ins, m):
-    raise unsupported(ins, "is not implemented")
+@instruction("cp.async.mbarrier.arrive")
+def arrive(ins, m):
+    """#...-cp-async-mbarrier-arrive: at the mbarrier, when what the thread has copied before is
+    there."""
+    allow(ins, "noinc", *SHARED)
+    words = barrier_at(ins, m, operands(ins, 1)[0])
+    counted = "noinc" in ins.modifiers
+    return lambda lanes: m.copy_arrivals.add(ins, lanes, words(lanes), counted)
 
 
 @instruction("cp.async.commit_group")

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, operands, type_of
+from numba_marlin.emulator.instructions import (
+    allow,
+    either,
+    instruction,
+    operands,
+    type_of,
+    unsupported,
+)
 from numba_marlin.emulator.state.registers import DTYPES, UNSIGNED, Constant
-from numba_marlin.emulator.text.program import TYPE_BITS
+from numba_marlin.emulator.text.program import TYPE_BITS, Pair, Sink
 
 BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
@@ -85,16 +92,26 @@ SHORT_TABLES = {
 
 @instruction("lop3")
 def lop3(ins, m):
-    """#logic-and-shift-instructions-lop3: lop3.b32 d, a, b, c, immLut"""
-    allow(ins)
+    """#logic-and-shift-instructions-lop3: lop3.b32 d, a, b, c, immLut; with .or or .and, d|p has
+    the predicate (d != 0) and the last operand combined."""
+    allow(ins, "or", "and")
     type_of(ins, "b32")
-    operands(ins, 5)
-    d, a, b, c = m.bind(ins, "b32", "b32", "b32", "b32")
+    combine = next((BITWISE[mod] for mod in ins.modifiers if mod in BITWISE), None)
+    target, *given = operands(ins, 5 if combine is None else 6)
+    if isinstance(target, Pair) == (combine is None):
+        raise unsupported(ins, "with .or or .and the result is d|p, without it d")
+    first, second = (target.first, target.second) if combine else (target, Sink())
+    d, p = m.destination(ins, first, "b32"), m.destination(ins, second, "pred")
+    a, b, c = (m.source(ins, operand, "b32") for operand in given[:3])
+    q = m.source(ins, given[4], "pred") if combine else None
     function = lop3_function(m.immediate(ins, 4))
 
     def step(lanes):
         s = lanes.sel
-        d[s] = function(a[s], b[s], c[s])
+        result = function(a[s], b[s], c[s])
+        if combine is not None:
+            p[s] = combine(np.asarray(result) != 0, q[s])
+        d[s] = result
 
     return step
 
@@ -196,6 +213,48 @@ def bit_field_insert(ins, m):
         by = np.minimum(pos, bits - 1).astype(word)
         mask = np.where(pos < bits, ones << by, word(0))
         d[s] = (b[s] & ~mask) | (np.asarray(a[s]) << by & mask)
+
+    return step
+
+
+@instruction("bmsk")
+def bit_mask(ins, m):
+    """#integer-arithmetic-instructions-bmsk: b ones from bit a upwards. .clamp stops at bit 32,
+    .wrap takes a and b modulo 32."""
+    clamp = either(ins, "clamp", "wrap") == "clamp"
+    type_of(ins, "b32")
+    d, a, b = m.bind(ins, "b32", "u32", "u32")
+
+    def step(lanes):
+        s = lanes.sel
+        first, count = (np.asarray(source[s]).astype(np.uint64) for source in (a, b))
+        if clamp:
+            first, count = np.minimum(first, np.uint64(32)), np.minimum(count, np.uint64(32))
+        else:
+            first, count = first & np.uint64(31), count & np.uint64(31)
+        ones = (np.uint64(1) << count) - np.uint64(1)
+        d[s] = (ones << first).astype(np.uint32)
+
+    return step
+
+
+@instruction("szext")
+def extend(ins, m):
+    """#integer-arithmetic-instructions-szext: the low b bits of a, extended by their sign (s32) or
+    by zeros. .clamp takes all of a from b = 32 on, .wrap takes b modulo 32."""
+    clamp = either(ins, "clamp", "wrap") == "clamp"
+    kind = type_of(ins, "u32", "s32")
+    d, a, b = m.bind(ins, "b32", "b32", "u32")
+
+    def step(lanes):
+        s = lanes.sel
+        count = np.minimum(b[s], np.uint32(32)) if clamp else b[s] & np.uint32(31)
+        count = np.asarray(count).astype(np.uint64)
+        value = np.asarray(a[s]).astype(np.uint64) & ((np.uint64(1) << count) - np.uint64(1))
+        if kind == "s32":
+            sign = (np.uint64(1) << count) >> np.uint64(1)
+            value = (value ^ sign) - sign
+        d[s] = value.astype(np.uint32)
 
     return step
 

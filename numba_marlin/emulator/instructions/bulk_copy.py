@@ -5,8 +5,8 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conver
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
 
 Plain copies between global and shared memory, and tiles of 1 to 5 dimensions, loads to several
-blocks of a cluster at once too; im2col, copies from block to block and reductions are refused by
-name.
+blocks of a cluster at once too, and spans from block to block; im2col is refused by name.
+``reduce_copy`` has the reductions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.mbarriers import BYTES
-from numba_marlin.emulator.asynchronous.tensor_copies import box_of, plain
+from numba_marlin.emulator.asynchronous.tensor_copies import box_of, map_at, plain
 from numba_marlin.emulator.errors import BarrierMisuse, Misaligned, OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.text.program import Vector
@@ -22,6 +22,7 @@ from numba_marlin.emulator.text.program import Vector
 UNIT = 16  # bytes: all addresses and sizes are multiples
 TO_SHARED = ("global", "mbarrier::complete_tx::bytes")
 TO_GLOBAL = ("global", "shared::cta", "bulk_group")
+BETWEEN_BLOCKS = ("shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes")
 MULTICAST = "multicast::cluster"
 
 
@@ -146,6 +147,8 @@ def sizes_of(ins, lanes, sizes, where) -> np.ndarray:
 def bulk(ins, m):
     """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]{, mask};
     cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
+    if ins.modifiers == BETWEEN_BLOCKS:
+        return between_blocks(ins, m)
     loads = direction(ins) == "load"
     given = without_hint(ins, 4 if loads else 3)
     masks = receivers(ins, m, given)
@@ -192,6 +195,34 @@ def bulk(ins, m):
     return step
 
 
+def between_blocks(ins, m):
+    """cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [dst], [src], size,
+    [mbar]: from this block's shared memory to that of a block of the cluster. That the source stays
+    as it is until the copy has landed is the program's affair: it is read then."""
+    target, origin, nbytes, barrier = operands(ins, 4)
+    place, source = positions(ins, m, target, UNIT), m.address(ins, origin)
+    sizes, barriers = m.source(ins, nbytes, "u32"), positions(ins, m, barrier, BYTES, "mbarrier")
+    own = m.memory.shared
+
+    def step(lanes):
+        starts, words, where = place(lanes) * UNIT, barriers(lanes), source(lanes)
+        size = sizes_of(ins, lanes, sizes, where)
+        first = m.memory.locate_own(ins, lanes, "shared", where, UNIT, "") * UNIT
+        for index, lane in one_by_one(lanes):
+            start, count = int(first[index]), int(size[index])
+            require_span(ins, m, lane, start, count)
+            m.memory.require_span_valid(ins, lane, start, start + count)
+            m.proxy.require(ins, lane, start, start + count)
+
+            def fetch(start=start, count=count):
+                return own.data[start : start + count].copy()
+
+            nowhere = np.zeros(1, np.int64), 0
+            load(ins, m, lane, int(starts[index]), count, int(words[index]), 0, fetch, nowhere)
+
+    return step
+
+
 @instruction("cp.async.bulk.prefetch")
 def prefetch(ins, m):
     """#...-cp-async-bulk-prefetch: there are no caches here, so the addresses are all that can be
@@ -207,6 +238,25 @@ def prefetch(ins, m):
         size = sizes_of(ins, lanes, sizes, where)
         for index, lane in one_by_one(lanes):
             plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=False)
+
+    return step
+
+
+@instruction("cp.async.bulk.prefetch.tensor")
+def prefetch_tensor(ins, m):
+    """#...-cp-async-bulk-prefetch-tensor: the map and its box are all that can be wrong."""
+    ranks = {f"{rank}d": rank for rank in range(1, 6)}
+    allow(ins, *ranks, "L2", "global", "tile", "L2::cache_hint")
+    rank = ranks.get(ins.modifiers[0], 0)
+    there = without_hint(ins, 1)[0]
+    if not isinstance(there.index, Vector) or len(there.index.items) != rank:
+        raise unsupported(ins, "names a dimension .1d to .5d, and as many coordinates")
+    maps = m.address(ins, there)
+
+    def step(lanes):
+        where = maps(lanes)
+        for index, lane in one_by_one(lanes):
+            map_at(ins, m, lane, int(where[index]))
 
     return step
 

@@ -140,7 +140,7 @@ def set_(ins, m):
     combine = next((COMBINE[mod] for mod in ins.modifiers[1:] if mod in COMBINE), None)
     c = m.source(ins, rest[0], "pred") if rest else None
     packed = kind.endswith("x2")
-    if to not in (PACKED_YES if packed else YES) or packed and c is not None:
+    if to not in (PACKED_YES if packed else YES):
         raise unsupported(ins, f"result type {to} of {kind} is not implemented")
     d, a, b = (
         m.destination(ins, d, "f16x2" if packed else to),
@@ -154,7 +154,7 @@ def set_(ins, m):
         s = lanes.sel
         holds = function(a[s], b[s])
         if c is not None:
-            holds = combine(holds, c[s])
+            holds = combine(holds, np.asarray(c[s])[..., None] if packed else c[s])
         d[s] = np.where(holds, yes, dtype(0))
 
     return step

@@ -14,6 +14,7 @@ from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
 from numba_marlin.emulator.text.cfg import EXIT
+from numba_marlin.emulator.text.program import Address
 from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
 
 
@@ -43,7 +44,7 @@ def barrier(ins, m):
     """
     allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     guard = m.guard(ins)
-    given = list(operands(ins, 1, 2, 3) if "red" in ins.modifiers else operands(ins, 0, 1, 2))
+    given = list(operands(ins, 3, 4) if "red" in ins.modifiers else operands(ins, 0, 1, 2))
     if "red" in ins.modifiers:
         kind = next((mod for mod in ins.modifiers if mod in ("popc", "and", "or")), None)
         if kind is None:
@@ -70,10 +71,20 @@ def cluster_barrier(ins, m):
     return Barrier(ins, m.guard(ins), f"cluster.{kind}", Constant(0), None)
 
 
-@instruction("fence.proxy")
+@instruction("fence.proxy", "membar.proxy")
 def proxy_fence(ins, m):
     """#parallel-synchronization-and-communication-instructions-membar: ordinary accesses before,
-    asynchronous ones behind."""
+    asynchronous ones behind. Tensor maps are read when they are used here, so .tensormap::generic
+    matters to ``races`` only: as a fence of its scope."""
+    if "tensormap::generic" in ins.modifiers:
+        allow(ins, "tensormap::generic", "acquire", "release", *SCOPES)
+        acquires = ins.modifiers[1:2] == ("acquire",)
+        if len(ins.modifiers) != 3 or ins.modifiers[-1] not in SCOPES:
+            raise unsupported(ins, "is .tensormap::generic, .acquire or .release, and a scope")
+        given = operands(ins, 2 if acquires else 0)
+        if acquires and (not isinstance(given[0], Address) or m.immediate(ins, 1) != MAP_BYTES):
+            raise unsupported(ins, f"acquires a tensor map, [address], {MAP_BYTES}")
+        return fence_of(ins, m)
     spaces = ("global", "shared::cta", "shared::cluster")
     allow(ins, "async", "alias", *spaces)
     if (
@@ -126,7 +137,11 @@ def setmaxnreg(ins, m):
     return lambda lanes: m.register_pool.trade(ins, lanes, count)
 
 
-FENCE = "sc acq_rel acquire release cta cluster gpu gl sys".split()
+FENCE = (
+    "sc acq_rel acquire release cta cluster gpu gl sys sync_restrict::shared::cta"
+    " sync_restrict::shared::cluster"
+).split()
+MAP_BYTES = 128
 NOTHING = {"nanosleep": (), "pmevent": ("mask",)}
 
 
@@ -155,6 +170,11 @@ def fence(ins, m):
     """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially
     consistent here, so this matters to ``races`` only."""
     allow(ins, *FENCE)
+    return fence_of(ins, m)
+
+
+def fence_of(ins, m):
+    """The step of a fence of the scope that ``ins`` names."""
     scope = next((SCOPES[mod] for mod in ins.modifiers if mod in SCOPES), GPU)
 
     def step(lanes):

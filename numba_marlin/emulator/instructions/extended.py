@@ -3,8 +3,10 @@ which those with .cc write and those with c read.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#extended-precision-arithmetic-instructions
 
-After a subtraction the flag is the borrow. Nothing else touches it; it is 0 when a kernel begins
-(ISA: undefined).
+The flag is the carry of the adder, and a - b is a + ~b + 1 there: after a subtraction it is 1 where
+nothing was borrowed. The ISA calls CC.CF a borrow behind sub.cc and subc.cc; ptxas does not invert
+it between the two kinds (IADD3 and IADD3.X share one predicate), so it shows where an addc follows
+a sub.cc. Nothing else touches the flag; it is 0 when a kernel begins (ISA: undefined).
 """
 
 from __future__ import annotations
@@ -44,14 +46,10 @@ def extended(ins, m):
             x = high_part(x, y, bits, kind[0] == "s") if high else x * y
             y = np.broadcast_to(np.asarray(c[0][s]), lanes.shape)
         x, y = np.ascontiguousarray(x).view(word), np.ascontiguousarray(y).view(word)
-        more = carry[s].astype(word) if takes else word(0)
-        if subtracts:
-            first = x - y
-            result, out = first - more, (x < y) | (first < more)
-        else:
-            first = x + y
-            result = first + more
-            out = (first < x) | (result < first)
+        more = carry[s].astype(word) if takes else word(subtracts)
+        first = x + (~y if subtracts else y)
+        result = first + more
+        out = (first < x) | (result < first)
         d[s] = result.view(DTYPES[kind])
         if gives:
             carry[s] = out

@@ -11,9 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, refuse, type_of, unsupported
+from numba_marlin.emulator.instructions import (
+    allow,
+    instruction,
+    operands,
+    refuse,
+    type_of,
+    unsupported,
+)
 from numba_marlin.emulator.instructions.integer import ARITHMETIC, arithmetic_for
-from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state import doubles, numerics
 
 MODES = ("rn", "rz", "rm", "rp")
 
@@ -54,17 +61,24 @@ SINGLE = {
         np.multiply,
         lambda x, y, mode: numerics.narrow32(np.multiply(x, y, dtype=np.float64), mode),
     ),
-    "div": (np.divide, None),
+    # a quotient of 24 bits each that is no float32 lies further from all of them than half an ulp
+    # of a float64, so rounding it twice in one direction is rounding once
+    "div": (
+        np.divide,
+        lambda x, y, mode: numerics.narrow32(np.divide(x, y, dtype=np.float64), mode),
+    ),
 }
 
 
-@arithmetic_for("add", "f32")
-@arithmetic_for("sub", "f32")
-@arithmetic_for("mul", "f32")
+@arithmetic_for("add", "f32", "f32x2")
+@arithmetic_for("sub", "f32", "f32x2")
+@arithmetic_for("mul", "f32", "f32x2")
 @arithmetic_for("div", "f32")
 def binary32(ins, m, kind):
-    """#floating-point-instructions-add, -sub, -mul, -div"""
+    """#floating-point-instructions-add, -sub, -mul, -div; of pairs (sm_100) each by itself"""
     allow(ins, *MODES, "ftz", "sat", *(("approx", "full") if ins.root == "div" else ()))
+    if kind == "f32x2":
+        refuse(ins, kind, "sat")
     nearest, directed = SINGLE[ins.root]
     mode = rounding(ins)
     if mode == "rn":
@@ -72,8 +86,6 @@ def binary32(ins, m, kind):
         def function(x, y):
             return numerics.canonical32(nearest(x, y))
 
-    elif directed is None:
-        raise unsupported(ins, "only .rn, .approx and .full division is implemented")
     else:
 
         def function(x, y):
@@ -82,7 +94,12 @@ def binary32(ins, m, kind):
     return apply2(*m.bind(ins, kind, kind, kind), with_options(ins, function))
 
 
-DOUBLE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+DOUBLE = {
+    "add": (np.add, doubles.total),
+    "sub": (np.subtract, lambda x, y, mode: doubles.total(x, np.negative(y), mode)),
+    "mul": (np.multiply, doubles.product),
+    "div": (np.divide, lambda x, y, mode: doubles.quotient(x, y, mode=mode)),
+}
 
 
 @arithmetic_for("add", "f64")
@@ -90,26 +107,29 @@ DOUBLE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divid
 @arithmetic_for("mul", "f64")
 @arithmetic_for("div", "f64")
 def binary64(ins, m, kind):
-    """#floating-point-instructions-add, ... to nearest even only"""
-    allow(ins, "rn")
-    return apply2(*m.bind(ins, kind, kind, kind), DOUBLE[ins.root])
+    """#floating-point-instructions-add, ..."""
+    allow(ins, *MODES)
+    nearest, directed = DOUBLE[ins.root]
+    mode = rounding(ins)
+    return apply2(
+        *m.bind(ins, kind, kind, kind),
+        nearest if mode == "rn" else lambda x, y: directed(x, y, mode),
+    )
 
 
-@arithmetic_for("fma", "f32")
-@arithmetic_for("mad", "f32")
-@arithmetic_for("fma", "f64")
-@arithmetic_for("mad", "f64")
+@arithmetic_for("fma", "f32", "f32x2", "f64")
+@arithmetic_for("mad", "f32", "f64")
 def fused(ins, m, kind):
     """#floating-point-instructions-fma, -mad: a * b + c rounded once."""
     allow(ins, *MODES, "ftz", "sat")
     mode = rounding(ins)
     if kind == "f64":
         refuse(ins, kind, "ftz", "sat")
-        if mode != "rn":
-            raise unsupported(ins, "only .rn is implemented for f64")
+    if kind == "f32x2":
+        refuse(ins, kind, "sat")
     d, a, b, c = m.bind(ins, kind, kind, kind, kind)
     if kind == "f64":
-        function = numerics.fma64
+        function = lambda x, y, z: doubles.fma(x, y, z, mode=mode)  # noqa: E731
     else:
         function = with_options(ins, lambda x, y, z: numerics.fma32(x, y, z, mode))
 
@@ -136,19 +156,39 @@ def choose(root: str, x, y, propagate: bool):
 @arithmetic_for("min", "f64")
 @arithmetic_for("max", "f64")
 def minmax(ins, m, kind):
-    """#floating-point-instructions-min, -max"""
-    allow(ins, "ftz", "NaN")
+    """#floating-point-instructions-min, -max: of two, or of three float32 (sm_100)."""
     if kind == "f64":
-        refuse(ins, kind, "ftz", "NaN")
-    propagate, root = "NaN" in ins.modifiers, ins.root
-
-    def function(x, y):
-        result = choose(root, x, y, propagate)
-        return numerics.canonical32(result) if kind == "f32" else result
-
-    return apply2(
-        *m.bind(ins, kind, kind, kind), with_options(ins, function) if kind == "f32" else function
+        allow(ins)
+        return apply2(
+            *m.bind(ins, kind, kind, kind), lambda x, y: choose(ins.root, x, y, propagate=False)
+        )
+    three = len(operands(ins, 3, 4)) == 4
+    allow(ins, "ftz", "NaN", *(("abs",) if three else ("xorsign", "abs")))
+    if not three and ("abs" in ins.modifiers) != ("xorsign" in ins.modifiers):
+        raise unsupported(ins, "of two operands, .xorsign and .abs come together")
+    function = with_options(
+        ins, lambda *values: numerics.canonical32(choose_with_options(ins, *values))
     )
+    d, *sources = m.bind(ins, *(kind,) * len(ins.operands))
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = function(*(source[s] for source in sources))
+
+    return step
+
+
+def choose_with_options(ins, *values):
+    """min or max of floats with .NaN, .abs and .xorsign: with the last the result's sign is the
+    exclusive or of the operands'."""
+    sizes = tuple(np.abs(value) for value in values) if "abs" in ins.modifiers else values
+    result = sizes[0]
+    for value in sizes[1:]:
+        result = choose(ins.root, result, value, "NaN" in ins.modifiers)
+    if "xorsign" in ins.modifiers:
+        negative = np.signbit(values[0]) ^ np.signbit(values[1])
+        result = np.where(negative & (result == result), np.negative(result), result)
+    return result
 
 
 @arithmetic_for("neg", "f32")
@@ -200,22 +240,31 @@ def upper_half(exact):
     return rough
 
 
+DIRECTED64 = {
+    "rcp": lambda x, mode: doubles.quotient(1.0, x, mode=mode),
+    "sqrt": lambda x, mode: doubles.root(x, mode=mode),
+}
+
+
 def unary(ins, m, kind):
     """#floating-point-instructions-rcp, -sqrt, -rsqrt, -ex2, -lg2, -sin, -cos, -tanh"""
-    allow(ins, "rn", "approx", "ftz")
-    gross = (
-        kind == "f64" and ins.modifiers[:-1] == ("approx", "ftz") and ins.root in ("rcp", "rsqrt")
-    )
-    if kind == "f64" and "rn" not in ins.modifiers and not gross:
-        raise unsupported(
-            ins, "only .rn, and .approx.ftz of rcp and rsqrt, are implemented for f64"
-        )
+    exactly = ins.root in DIRECTED64 and any(mode in ins.modifiers for mode in MODES)
+    allow(ins, "ftz", *(MODES if exactly else ("approx",)))
     d, a = m.bind(ins, kind, kind)
-    exact = upper_half(UNARY[ins.root]) if gross else UNARY[ins.root]
+    exact, mode = UNARY[ins.root], rounding(ins)
     if kind == "f32":  # one rounding from float64: 1/x and sqrt of 24 bits are clear of ties in 53
-        function = with_options(ins, lambda x: numerics.narrow32(exact(np.asarray(x, np.float64))))
-    else:
+        function = with_options(
+            ins, lambda x: numerics.narrow32(exact(np.asarray(x, np.float64)), mode)
+        )
+    elif exactly:
+        refuse(ins, kind, "ftz")
+        function = exact if mode == "rn" else lambda x: DIRECTED64[ins.root](x, mode)
+    elif "ftz" in ins.modifiers and ins.root in ("rcp", "rsqrt"):
+        function = upper_half(exact)
+    elif "ftz" not in ins.modifiers and ins.root == "rsqrt":
         function = exact
+    else:
+        raise unsupported(ins, "of f64 there are rcp.approx.ftz and rsqrt.approx{.ftz} only")
 
     def step(lanes):
         s = lanes.sel

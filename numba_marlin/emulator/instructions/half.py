@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, refuse
-from numba_marlin.emulator.instructions.floating import choose
+from numba_marlin.emulator.instructions import allow, operands, refuse, unsupported
+from numba_marlin.emulator.instructions.floating import MODES, choose_with_options, rounding
 from numba_marlin.emulator.instructions.integer import arithmetic_for
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.numerics import (
@@ -101,16 +101,39 @@ def fused(ins, m, kind):
     return step
 
 
-def minmax(ins, m, kind):
-    """#half-precision-floating-point-instructions-min, -max"""
-    allow(ins, "ftz", "NaN")
-    d, a, b = m.bind(ins, kind, kind, kind)
-    decode, encode = codec(ins, kind)
-    root, propagate = ins.root, "NaN" in ins.modifiers
+def mixed(ins, m, kind):
+    """#mixed-precision-floating-point-instructions-add, -sub, -fma: add.f32.f16 d, a, c and
+    fma.f32.f16 d, a, b, c, where a and b are halves (sm_100); rounded once, to float32."""
+    allow(ins, *MODES, "sat")
+    half = kind.split(".")[1]
+    decode = half_values if half == "f16" else brain_values
+    mode, sat = rounding(ins), "sat" in ins.modifiers
+    product = ins.root == "fma"
+    d, *halves, c = m.bind(ins, "f32", *(half,) * (2 if product else 1), "f32")
 
     def step(lanes):
         s = lanes.sel
-        d[s] = encode(choose(root, decode(a[s]), decode(b[s]), propagate))
+        x, y = decode(halves[0][s]).astype(np.float64), np.asarray(c[s]).astype(np.float64)
+        if product:
+            x = x * decode(halves[1][s])
+        result = numerics.sum32(x, -y if ins.root == "sub" else y, mode)
+        d[s] = numerics.saturate(result) if sat else result
+
+    return step
+
+
+def minmax(ins, m, kind):
+    """#half-precision-floating-point-instructions-min, -max"""
+    allow(ins, "ftz", "NaN", "xorsign", "abs")
+    if ("abs" in ins.modifiers) != ("xorsign" in ins.modifiers):
+        raise unsupported(ins, ".xorsign and .abs come together")
+    operands(ins, 3)
+    d, a, b = m.bind(ins, kind, kind, kind)
+    decode, encode = codec(ins, kind)
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = encode(choose_with_options(ins, decode(a[s]), decode(b[s])))
 
     return step
 
@@ -165,3 +188,5 @@ for _roots, _handler in (
 ):
     for _root in _roots:
         arithmetic_for(_root, *HALVES)(_handler)
+for _root in ("add", "sub", "fma"):
+    arithmetic_for(_root, "f32.f16", "f32.bf16")(mixed)

@@ -34,7 +34,7 @@ def arithmetic_for(root: str, *types: str):
 )
 def arithmetic(ins, m):
     """Chooses by (opcode, type)."""
-    kind = ins.types[-1] if ins.types else ""
+    kind = ".".join(ins.types)
     handler = ARITHMETIC.get((ins.root, kind))
     if handler is None:
         raise unsupported(ins, f"type {kind or '(none)'} is not implemented")
@@ -44,10 +44,17 @@ def arithmetic(ins, m):
 @arithmetic_for("add", *INTEGERS)
 @arithmetic_for("sub", *INTEGERS)
 def add(ins, m, kind):
-    """#integer-arithmetic-instructions-add, -sub"""
-    allow(ins)  # .sat and .cc are not implemented
+    """#integer-arithmetic-instructions-add, -sub: of s32 also with .sat"""
+    allow(ins, *(("sat",) if kind == "s32" else ()))
     d, a, b = m.bind(ins, kind, kind, kind)
-    if ins.root == "add":
+    if "sat" in ins.modifiers:
+        function = np.add if ins.root == "add" else np.subtract
+
+        def step(lanes):
+            s = lanes.sel
+            d[s] = clamp32(function(a[s], b[s], dtype=np.int64))
+
+    elif ins.root == "add":
 
         def step(lanes):
             s = lanes.sel
@@ -60,6 +67,12 @@ def add(ins, m, kind):
             d[s] = a[s] - b[s]
 
     return step
+
+
+def clamp32(values):
+    """int64 -> int32, cut off at both ends."""
+    info = np.iinfo(np.int32)
+    return np.clip(values, info.min, info.max).astype(np.int32)
 
 
 def high_part(a, b, bits: int, signed: bool):
@@ -89,8 +102,9 @@ def high_part(a, b, bits: int, signed: bool):
 @arithmetic_for("mul", *INTEGERS)
 @arithmetic_for("mad", *INTEGERS)
 def mul(ins, m, kind):
-    """#integer-arithmetic-instructions-mul, -mad: .lo, .hi, .wide, and with c added."""
-    allow(ins, "lo", "hi", "wide")
+    """#integer-arithmetic-instructions-mul, -mad: .lo, .hi, .wide, and with c added; of
+    mad.hi.s32 also with .sat."""
+    allow(ins, "lo", "hi", "wide", *saturable(ins, "mad"))
     bits, signed = TYPE_BITS[kind], kind[0] == "s"
     part = ins.modifiers[0]
     if part == "wide" and bits == 64:
@@ -123,12 +137,23 @@ def mul(ins, m, kind):
 
     else:
         d, a, b, c = m.bind(ins, result, kind, kind, result)
+        add = sum32 if "sat" in ins.modifiers else np.add
 
         def step(lanes):
             s = lanes.sel
-            d[s] = product(a[s], b[s]) + c[s]
+            d[s] = add(product(a[s], b[s]), c[s])
 
     return step
+
+
+def saturable(ins, root: str) -> tuple[str, ...]:
+    """.sat is for ``root``.hi.sat.s32 alone."""
+    return ("sat",) if (ins.root, ins.modifiers[0], ins.type) == (root, "hi", "s32") else ()
+
+
+def sum32(a, b):
+    """a + b of int32, cut off at both ends."""
+    return clamp32(np.add(a, b, dtype=np.int64))
 
 
 def divide(a, b, kind: str):
@@ -182,14 +207,16 @@ def rem(ins, m):
 @arithmetic_for("min", *INTEGERS)
 @arithmetic_for("max", *INTEGERS)
 def minmax(ins, m, kind):
-    """#integer-arithmetic-instructions-min, -max"""
-    allow(ins)
+    """#integer-arithmetic-instructions-min, -max: of s32 also with .relu, 0 for what is negative"""
+    allow(ins, *(("relu",) if kind == "s32" else ()))
     d, a, b = m.bind(ins, kind, kind, kind)
     choose = np.minimum if ins.root == "min" else np.maximum
+    relu = "relu" in ins.modifiers
 
     def step(lanes):
         s = lanes.sel
-        d[s] = choose(a[s], b[s])
+        result = choose(a[s], b[s])
+        d[s] = np.maximum(result, 0) if relu else result
 
     return step
 
@@ -212,13 +239,14 @@ def negate(ins, m, kind):
 @instruction("mul24", "mad24")
 def mul24(ins, m):
     """#integer-arithmetic-instructions-mul24, -mad24: of the 48-bit product of two 24-bit numbers,
-    .lo or .hi 32 bits."""
-    allow(ins, "lo", "hi")
+    .lo or .hi 32 bits; of mad24.hi.s32 also with .sat."""
+    allow(ins, "lo", "hi", *saturable(ins, "mad24"))
     kind = type_of(ins, "u32", "s32")
     wide, shift = (np.int64, 40) if kind == "s32" else (np.uint64, 40)
     kinds = (kind,) * (3 if ins.root == "mul24" else 4)
     d, a, b, *c = m.bind(ins, *kinds)
     take = 0 if "lo" in ins.modifiers else 16
+    add = sum32 if "sat" in ins.modifiers else np.add
 
     def low24(x):
         return (np.asarray(x).astype(wide) << wide(shift)) >> wide(shift)
@@ -230,7 +258,7 @@ def mul24(ins, m):
             .astype(np.uint32)
             .view(np.int32 if kind == "s32" else np.uint32)
         )
-        d[s] = value + c[0][s] if c else value
+        d[s] = add(value, c[0][s]) if c else value
 
     return step
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.tensor_copies import map_at
-from numba_marlin.emulator.errors import OutOfBounds, PtxSyntaxError
+from numba_marlin.emulator.errors import Misaligned, OutOfBounds, PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state.memory import PARAMETER_BASE
-from numba_marlin.emulator.state.registers import SIGNED
+from numba_marlin.emulator.state.registers import POISON, SIGNED
 from numba_marlin.emulator.text.program import TYPE_BITS, Register, Symbol, Vector
 
 SPACES = {
@@ -152,6 +152,33 @@ def store(ins, m):
     return step
 
 
+@instruction("st.bulk")
+def store_zeros(ins, m):
+    """#data-movement-and-conversion-instructions-st-bulk: zeros into shared memory, as many bytes
+    as said, a multiple of 8."""
+    allow(ins, "weak", "shared::cta")
+    address, nbytes, _ = operands(ins, 3)
+    if m.immediate(ins, 2) != 0:
+        raise unsupported(ins, "stores zeros")
+    at, source, space = m.address(ins, address), m.source(ins, nbytes, "u64"), space_of(ins)
+
+    def step(lanes):
+        where = at(lanes)
+        sizes = np.broadcast_to(source[lanes.sel], lanes.shape).astype(np.int64)
+        bad = sizes % 8 != 0
+        if bad.any():
+            raise lanes.fault(
+                Misaligned, f"{sizes[bad][0]} bytes must be a multiple of 8", ins, bad
+            )
+        for offset in range(0, int(sizes.max()), 8):
+            active = sizes > offset
+            part = lanes.narrow(active)
+            there = (where[active] + offset).reshape(part.shape)
+            m.memory.store(ins, part, space, there, np.zeros((*part.shape, 1), np.uint64))
+
+    return step
+
+
 @instruction("prefetch", "prefetchu", "applypriority")
 def prefetch(ins, m):
     """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do. A
@@ -169,13 +196,35 @@ def prefetch(ins, m):
     return lambda lanes: None
 
 
+DISCARDED = 128  # bytes, always
+
+
+@instruction("discard")
+def discard(ins, m):
+    """#data-movement-and-conversion-instructions-discard: 128 bytes of global memory are
+    undefined from here on; on this machine each of them becomes POISON."""
+    allow(ins, "global", "L2")
+    at = m.address(ins, operands(ins, 2)[0])
+    if m.immediate(ins, 1) != DISCARDED:
+        raise unsupported(ins, f"discards {DISCARDED} bytes")
+    space = space_of(ins)
+
+    def step(lanes):
+        values = np.full(
+            (*lanes.shape, DISCARDED // 8), int.from_bytes([POISON] * 8, "little"), "u8"
+        )
+        m.memory.store(ins, lanes, space, at(lanes), values)
+
+    return step
+
+
 @instruction("createpolicy")
 def createpolicy(ins, m):
     """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints,
     which this machine ignores."""
     allow(
         ins,
-        "fractional",
+        *("fractional", "range", "cvt", "L2", "global"),
         "L2::evict_first",
         "L2::evict_last",
         "L2::evict_normal",

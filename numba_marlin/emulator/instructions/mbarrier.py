@@ -3,7 +3,8 @@
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 
 What they do is in ``asynchronous.mbarriers``. A try_wait never suspends here: it lets others go on
-by failing. The states that arrivals return are numbers of phases.
+by failing. The states that arrivals return are numbers of phases, and above bit 32, where the
+kernel asks for it, how many arrivals the phase lacked before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.mbarriers import BYTES
-from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.errors import BarrierMisuse, OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
 from numba_marlin.emulator.text.program import Sink
@@ -83,10 +84,28 @@ def expect_tx(ins, m):
     return lambda lanes: m.mbarriers.expect(ins, lanes, words(lanes), expected(lanes))
 
 
-@instruction("mbarrier.arrive")
+@instruction("mbarrier.complete_tx")
+def complete_tx(ins, m):
+    """#...-mbarrier-complete-tx: as if an asynchronous copy had brought so many bytes."""
+    allow(ins, *ANYWHERE, "relaxed", "cta", "cluster")
+    address, nbytes = operands(ins, 2)
+    words, given = barrier_at(ins, m, address, ANYWHERE), value_of(ins, m, nbytes)
+
+    def step(lanes):
+        at, count = words(lanes), given(lanes)
+        m.mbarriers.require_live(ins, lanes, at)
+        for index in np.ndindex(*lanes.shape):
+            m.mbarriers.complete_tx(int(at[index]), int(count[index]), ins, lanes)
+
+    return step
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(ins, m):
-    """#...-mbarrier-arrive, with .expect_tx too; .noComplete is not implemented"""
-    allow(ins, *ANYWHERE, *ORDER, "expect_tx")
+    """#...-mbarrier-arrive, with .expect_tx too, and #...-mbarrier-arrive-drop, after which later
+    phases wait for so many arrivals less. .noComplete promises that the phase does not end here."""
+    allow(ins, *ANYWHERE, *ORDER, "expect_tx", "noComplete")
+    drops, ends = ins.root.endswith("drop"), "noComplete" not in ins.modifiers
     if "acquire" in ins.modifiers:
         raise unsupported(ins, "modifier .acquire is not defined for arrivals")
     expects = "expect_tx" in ins.modifiers
@@ -105,10 +124,32 @@ def arrive(ins, m):
 
     def step(lanes):
         m.proxy.announce(np.unique(lanes.warps).tolist())
-        before = m.mbarriers.arrive(
-            ins, lanes, words(lanes), counts(lanes), expected(lanes) if expects else None
-        )
-        d[lanes.sel] = before.astype(np.uint64)
+        at, count = words(lanes), counts(lanes)
+        if drops:
+            m.mbarriers.drop(ins, lanes, at, count)
+        lacked = m.mbarriers.lacking(at, count) if m.mbarriers.counting else np.uint64(0)
+        before = m.mbarriers.arrive(ins, lanes, at, count, expected(lanes) if expects else None)
+        if not ends and (m.mbarriers.phase[at] != before).any():
+            raise lanes.fault(
+                BarrierMisuse,
+                "an arrival of .noComplete completes the phase",
+                ins,
+                m.mbarriers.phase[at] != before,
+            )
+        d[lanes.sel] = before.astype(np.uint64) | lacked << np.uint64(32)
+
+    return step
+
+
+@instruction("mbarrier.pending_count")
+def pending_count(ins, m):
+    """#...-mbarrier-pending-count: of a state, how many arrivals the phase lacked before it."""
+    allow(ins)
+    d, state = m.bind(ins, "u32", "b64")
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = (np.asarray(state[s]) >> np.uint64(32)).astype(np.uint32)
 
     return step
 

@@ -10,14 +10,15 @@ import numpy as np
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
 from numba_marlin.emulator.state.memory import (
-    LOCAL_WINDOW,
+    PARAMETER_BASE,
     RANK_SHIFT,
-    SHARED_WINDOW,
     WINDOW_BYTES,
     WINDOWS,
 )
 from numba_marlin.emulator.state.registers import UNSIGNED
 from numba_marlin.emulator.text.program import TYPE_BITS, Vector
+
+SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
 
 
 @instruction("mov")
@@ -69,14 +70,16 @@ def mov(ins, m):
 def cvta(ins, m):
     """#data-movement-and-conversion-instructions-cvta: an offset into a state space and its generic
     address."""
-    allow(ins, "to", "global", "shared", "shared::cta", "local", "const", "param")
+    allow(ins, "to", *SPACES)
     kind = type_of(ins, "u32", "u64")
     space = next(
         (mod.split("::")[0] for mod in ins.modifiers if mod != "to" and mod not in TYPE_BITS), None
     )
     if space is None:
         raise unsupported(ins, "names no state space")
-    window = np.uint64(WINDOWS.get(space, 0))
+    window = np.uint64(
+        m.generic_parameters.address - PARAMETER_BASE if space == "param" else WINDOWS.get(space, 0)
+    )
     d, a = m.bind(ins, kind, kind)
     if kind == "u32" and window:
         raise unsupported(ins, "32-bit generic addresses are not implemented")
@@ -92,13 +95,11 @@ def cvta(ins, m):
 @instruction("mapa")
 def mapa(ins, m):
     """#data-movement-and-conversion-instructions-mapa: an address of this block's shared memory, in
-    the block of a given rank."""
+    the block of a given rank; a generic one without .shared::cluster."""
     allow(ins, "shared::cluster")
-    if "shared::cluster" not in ins.modifiers:
-        raise unsupported(ins, "generic addresses of other blocks are not implemented")
     kind = type_of(ins, "u32", "u64")
-    d, a = m.bind(ins, kind, kind)
-    rank, size = m.source(ins, operands(ins, 3)[2], "u32"), m.cluster.size
+    window = shared_window(ins, kind)
+    (d, a, rank), size = m.bind(ins, kind, kind, "u32"), m.cluster.size
 
     def step(lanes):
         s = lanes.sel
@@ -111,7 +112,38 @@ def mapa(ins, m):
                 wanted >= size,
             )
         own = np.asarray(a[s]) & d.dtype.type((1 << RANK_SHIFT) - 1)
-        d[s] = own | (wanted + np.uint32(1)).astype(d.dtype) << d.dtype.type(RANK_SHIFT)
+        d[s] = window | own | (wanted + np.uint32(1)).astype(d.dtype) << d.dtype.type(RANK_SHIFT)
+
+    return step
+
+
+def shared_window(ins, kind: str):
+    """What is added to an address of shared memory: 0 for .shared::cluster, else it is generic."""
+    if "shared::cluster" in ins.modifiers:
+        return UNSIGNED[TYPE_BITS[kind]](0)
+    if kind == "u32":
+        raise unsupported(ins, "32-bit generic addresses are not implemented")
+    return np.uint64(WINDOWS["shared"])
+
+
+@instruction("getctarank")
+def getctarank(ins, m):
+    """#data-movement-and-conversion-instructions-getctarank: the rank of the block that an address
+    of shared memory belongs to."""
+    allow(ins, "shared::cluster")
+    kind = type_of(ins, "u32", "u64")
+    d, a = m.bind(ins, "u32", kind)
+    window, own = shared_window(ins, kind), m.special("%cluster_ctarank", np.uint32, ins)
+
+    def step(lanes):
+        s = lanes.sel
+        block = np.asarray(a[s]) - window >> UNSIGNED[TYPE_BITS[kind]](RANK_SHIFT)
+        if (block > m.cluster.size).any():
+            bad = np.broadcast_to(block > m.cluster.size, lanes.shape)
+            raise lanes.fault(
+                OutOfBounds, "the address is not of the cluster's shared memory", ins, bad
+            )
+        d[s] = np.where(block, (block - block.dtype.type(1)).astype(np.uint32), own[s])
 
     return step
 
@@ -119,17 +151,21 @@ def mapa(ins, m):
 @instruction("isspacep")
 def isspacep(ins, m):
     """#data-movement-and-conversion-instructions-isspacep"""
-    allow(ins, "global", "shared", "shared::cta", "local", "const")
+    allow(ins, *SPACES, "shared::cluster")
     space = ins.modifiers[0].split("::")[0]
     p, a = m.bind(ins, "pred", "u64")
+    if space == "param":
+        start, stop = m.generic_parameters.address, m.generic_parameters.end
+    elif space in WINDOWS:
+        start, stop = WINDOWS[space], WINDOWS[space] + WINDOW_BYTES
+    else:
+        start, stop = 0, min(WINDOWS.values())
+    if ins.modifiers[0] in ("shared", "shared::cta"):  # not the windows of other blocks
+        stop = start + (1 << RANK_SHIFT)
 
     def step(lanes):
         s = lanes.sel
         address = np.asarray(a[s])
-        if space in WINDOWS:
-            start = np.uint64(WINDOWS[space])
-            p[s] = (address >= start) & (address < start + np.uint64(WINDOW_BYTES))
-        else:
-            p[s] = address < min(SHARED_WINDOW, LOCAL_WINDOW)
+        p[s] = (address >= np.uint64(start)) & (address < np.uint64(stop))
 
     return step

@@ -4,8 +4,8 @@ instructions; fns.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#simd-video-instructions
 https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions-fns
 
-Of the video instructions: vadd, vsub, vabsdiff, vmin and vmax of two halves or four bytes, all of
-them and in place, with .sat and .add.
+Of the video instructions: vadd, vsub, vavrg, vabsdiff, vmin, vmax and vset of two halves or four
+bytes, all of them and in place, with .sat and .add. ``video_scalar`` has those of whole words.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.instructions.dot import parts
 from numba_marlin.emulator.instructions.integer import arithmetic_for
+from numba_marlin.emulator.instructions.video_scalar import COMPARISONS
 
 FUNCTIONS = {
     "vadd": np.add,
     "vsub": np.subtract,
+    "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
     "vabsdiff": lambda a, b: np.abs(a - b),
     "vmin": np.minimum,
     "vmax": np.maximum,
@@ -45,15 +47,23 @@ def pairs(ins, m, kind):
     return step
 
 
-@instruction(*(f"{name}{count}" for name in FUNCTIONS for count in (2, 4)))
+@instruction(*(f"{name}{count}" for name in (*FUNCTIONS, "vset") for count in (2, 4)))
 def video(ins, m):
     """v...4.dtype.atype.btype{.sat}{.add} d, a, b, c: element by element; with .add d is c plus the
-    sum of the results."""
-    allow(ins, "sat", "add")
+    sum of the results. vset4.atype.btype.cmp{.add}: 1 where the comparison holds, else 0."""
     types, count = ins.types, int(ins.root[-1])
+    if ins.root.startswith("vset"):
+        allow(ins, *COMPARISONS, "add")
+        functions = [COMPARISONS[mod] for mod in ins.modifiers if mod in COMPARISONS]
+        types = ["u32", *types]
+    else:
+        allow(ins, "sat", "add")
+        functions = [FUNCTIONS[ins.root[:-1]]]
     if len(types) != 3 or any(kind not in ("u32", "s32") for kind in types):
-        raise unsupported(ins, "needs three types .u32 or .s32")
-    function, bits, sums = FUNCTIONS[ins.root[:-1]], 32 // count, "add" in ins.modifiers
+        raise unsupported(ins, "needs the types of its operands, .u32 or .s32")
+    if len(functions) != 1:
+        raise unsupported(ins, "needs one comparison")
+    function, bits, sums = functions[0], 32 // count, "add" in ins.modifiers
     d, a, b, c = m.bind(ins, types[0], types[1], types[2], types[0])
     low, high = (
         (-(1 << bits - 1), (1 << bits - 1) - 1) if types[0] == "s32" else (0, (1 << bits) - 1)
@@ -65,7 +75,7 @@ def video(ins, m):
             parts(source[s], kind == "s32", f"u{bits // 8}", lanes.shape)
             for source, kind in ((a, types[1]), (b, types[2]))
         )
-        result = function(left, right)
+        result = function(left, right).astype(np.int64)
         if "sat" in ins.modifiers:
             result = np.clip(result, low, high)
         if sums:

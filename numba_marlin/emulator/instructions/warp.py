@@ -1,4 +1,5 @@
-"""shfl, vote, match, redux, activemask, elect, bar.warp.sync: lanes of a warp that exchange values.
+"""shfl, vote, match, redux, activemask, elect, movmatrix, bar.warp.sync: lanes of a warp that
+exchange values.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
 Lanes named by a member mask must come together (DivergentCollective otherwise): this machine
@@ -12,6 +13,7 @@ import numpy as np
 
 from numba_marlin.emulator.errors import DivergentCollective
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import FULL, WARP, error_at, mask_lanes
 from numba_marlin.emulator.text.program import Pair, Sink
 
@@ -182,10 +184,12 @@ REDUCTIONS = {
 @instruction("redux.sync")
 def redux(ins, m):
     """#parallel-synchronization-and-communication-instructions-redux-sync"""
-    allow(ins, *REDUCTIONS)
     name, kind = ins.modifiers[0], ins.types[-1]
+    if kind == "f32":
+        return redux_floats(ins, m, name)
+    allow(ins, *REDUCTIONS)
     if name not in REDUCTIONS or kind not in ("u32", "s32", "b32"):
-        raise unsupported(ins, "only integer reductions are implemented")
+        raise unsupported(ins, f"{name} of {kind} is not defined")
     d, a, mask = m.bind(ins, kind, kind, "u32")
     function = REDUCTIONS[name]
     dtype = m.dtype(kind)
@@ -200,6 +204,55 @@ def redux(ins, m):
         asked = named(mask[s], lanes) & spread(present, row, lanes)
         chosen = np.where(asked, spread(values, row, lanes), dtype(neutral))
         d[s] = function.reduce(chosen, axis=-1, dtype=dtype)
+
+    return step
+
+
+def redux_floats(ins, m, name: str):
+    """min and max of float32 (sm_100): of the sizes with .abs; NaN wins with .NaN, and else counts
+    only where there is nothing else. -0 is below +0, so the comparison is one of integers."""
+    allow(ins, "min", "max", "abs", "NaN")
+    if name not in ("min", "max"):
+        raise unsupported(ins, "of f32 there are .min and .max")
+    d, a, mask = m.bind(ins, "f32", "f32", "u32")
+    sizes, propagate = "abs" in ins.modifiers, "NaN" in ins.modifiers
+    low = name == "min"
+    neutral = np.uint32(0xFFFFFFFF if low else 0)
+    sign = np.uint32(1 << 31)
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        values, present, row = by_warp(lanes, np.abs(a[s]) if sizes else a[s])
+        asked = named(mask[s], lanes) & spread(present, row, lanes)
+        values = spread(values, row, lanes)
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        rank = np.where(bits & sign, ~bits, bits | sign)
+        nan = asked & (values != values)
+        found = np.where(asked & ~nan, rank, neutral)
+        found = found.min(axis=-1) if low else found.max(axis=-1)
+        result = np.where(found & sign, found ^ sign, ~found).view(np.float32)
+        nothing = nan.any(axis=-1) if propagate else (nan == asked).all(axis=-1)
+        d[s] = np.where(nothing, numerics.NAN32, result)
+
+    return step
+
+
+@instruction("movmatrix")
+def movmatrix(ins, m):
+    """#warp-level-matrix-instructions-movmatrix: an 8 x 8 matrix of 16 bits, of which lane i holds
+    elements 2 * (i % 4) and the next of row i // 4, transposed."""
+    if ins.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
+        raise unsupported(ins, "must be .sync.aligned.m8n8.trans.b16")
+    d, a = m.bind(ins, "b32", "b32")
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "movmatrix")
+        s = lanes.sel
+        words = np.ascontiguousarray(np.broadcast_to(a[s], lanes.shape)).reshape(-1, WARP)
+        turned = words.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2)
+        words = np.ascontiguousarray(turned).reshape(-1, 2 * WARP).view(np.uint32)
+        d[s] = words.reshape(lanes.shape)
 
     return step
 

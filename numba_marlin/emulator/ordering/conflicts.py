@@ -214,13 +214,16 @@ class Conflicts:
         return shadow
 
 
+ACCESSES = ("ld", "ldu", "st", "atom", "red", "st.async", "red.async")
+
+
 def smallest(instructions: list[Instruction], space: str) -> int:
     """Bytes of the smallest access to ``space``: the unit in which accesses are told apart."""
     found = CHUNK
     for ins in instructions:
         words, sizes = set(ins.modifiers), []
         other = {"shared": "global", "global": "shared"}[space]
-        if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {
+        if ins.root in ACCESSES and not words & {
             "param",
             "local",
             "const",

@@ -37,7 +37,7 @@ class Order(NamedTuple):
 def order_of(ins: Instruction) -> Order:
     words = set(ins.modifiers)
     scope = next((SCOPES[word] for word in ins.modifiers if word in SCOPES), None)
-    if ins.root.startswith("mbarrier"):
+    if ins.root.startswith(("mbarrier", "cp.async.mbarrier")):
         waits = "wait" in ins.root
         return Order(
             True,

@@ -198,11 +198,13 @@ class HappensBefore(Conflicts):
             return
         units = shadow.units(starts - buffer.address, nbytes).reshape(copy.lanes.shape + (-1,))
         loads = copy.fetch is not None
-        self._check(copy.ins, copy.lanes, shadow, units, not loads, marks.BULK)
+        # a reduction is an atomic access
+        way = marks.STRONG_GPU if copy.ins.root.startswith("cp.reduce") else marks.BULK
+        self._check(copy.ins, copy.lanes, shadow, units, not loads, way)
         if loads:
             return
         _, column = self._columns_of_stores(copy)
-        shadow.wrote(units, np.int64(marks.record(column, copy.group + 1, marks.BULK, copy.ins.pc)))
+        shadow.wrote(units, np.int64(marks.record(column, copy.group + 1, way, copy.ins.pc)))
 
     def _columns_of_stores(self, copy: Copy) -> tuple[int, int]:
         thread = int(self.clocks.thread_of[copy.lanes.sel][0])

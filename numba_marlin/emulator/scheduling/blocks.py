@@ -36,6 +36,8 @@ OF_ALL = (
         "wmma.store",
         "ldmatrix",
         "stmatrix",
+        "movmatrix",
+        "tensormap.cp_fenceproxy",
         "setmaxnreg",
         "wgmma.mma_async",
         "wgmma.fence",

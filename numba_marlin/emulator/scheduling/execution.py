@@ -7,27 +7,35 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.bulk import BulkCopies
 from numba_marlin.emulator.asynchronous.clusters import Cluster
 from numba_marlin.emulator.asynchronous.copies import AsyncCopies
+from numba_marlin.emulator.asynchronous.copy_arrivals import CopyArrivals
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
+from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
 from numba_marlin.emulator.state.block_memory import BlockMemory
-from numba_marlin.emulator.state.global_memory import GlobalMemory
+from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
-from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
+from numba_marlin.emulator.state.memory import (
+    LOCAL_BASE,
+    PARAMETER_BASE,
+    SHARED_BASE,
+    STACK_BYTES,
+    Memory,
+)
 from numba_marlin.emulator.state.register_pool import RegisterPool
-from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
+from numba_marlin.emulator.state.registers import DTYPES, Binder, Negated, RegisterFile
 from numba_marlin.emulator.tensor.tensor_cores import TensorCores
-from numba_marlin.emulator.tensor.tensor_sums import adder_of
+from numba_marlin.emulator.tensor.tensor_sums import ADDERS, MEASURED_ADDER, Adder
 from numba_marlin.emulator.tensor.warpgroups import Warpgroups
 from numba_marlin.emulator.tensor.wgmma_registers import WgmmaRegisters
 from numba_marlin.emulator.text.program import (
@@ -43,27 +51,8 @@ from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
 DYNAMIC_ALIGNMENT = 16
+STACK_ALIGNMENT = 128
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
-
-
-class Cast:
-    """A special register read as another type."""
-
-    def __init__(self, source, dtype) -> None:
-        self.source, self.dtype = source, dtype
-
-    def __getitem__(self, sel):
-        return self.source[sel].astype(self.dtype)
-
-
-class Clock:
-    """%clock and its kin: warp instructions executed so far on the machine."""
-
-    def __init__(self, execution: Execution, shift: int = 0) -> None:
-        self.execution, self.shift = execution, shift
-
-    def __getitem__(self, sel):
-        return np.uint64(self.execution.clock() >> self.shift)
 
 
 class Execution(Binder):
@@ -79,12 +68,12 @@ class Execution(Binder):
         args: Sequence,
         slots: int,
         cluster: tuple = (1, 1, 1),
-        target: str = "",
+        adder: Adder = ADDERS[MEASURED_ADDER],
         look_for_races: bool | None = False,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
-        self.adder = adder_of(target)
+        self.adder = adder
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
@@ -101,6 +90,10 @@ class Execution(Binder):
                 f" declares must be {MAX_SHARED_BYTES} together at most"
             )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
+        if any(ins.root == "alloca" for ins in kernel.instructions):
+            local_size = -(-local_size // STACK_ALIGNMENT) * STACK_ALIGNMENT + STACK_BYTES
+        # the last of its bytes are the stack's, from the top down
+        self.stack_end = LOCAL_BASE + local_size - STACK_BYTES
         warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
         registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())
         require_state(
@@ -114,6 +107,7 @@ class Execution(Binder):
         )
         self.placement = Placement(slots, -(-threads // WARP), threads)
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
+        self.stack = np.full((warps, WARP), LOCAL_BASE + local_size, np.int64)
         super().__init__(RegisterFile(kernel.registers, warps))
         self.addresses = dict(global_addresses)
         for names in (shared, local):
@@ -160,9 +154,12 @@ class Execution(Binder):
         self.tensor_cores = TensorCores(
             self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
-        self.parameters = self._pack(args)
-        self.clock = lambda: 0
-        self._special = self._special_registers(by_slot)
+        self.copy_arrivals = CopyArrivals(self.copies, self.mbarriers)
+        self.printed: list[str] = []  # by vprintf
+        self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
+        self.parameters, self._generic_parameters = self._pack(args), None
+        self.clock: Callable[[int], int] = lambda pc: 0
+        self._special = special_registers(self, by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
@@ -183,12 +180,14 @@ class Execution(Binder):
         ):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
+            self.stack[rows] = self.stack_end + STACK_BYTES
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
             self.mbarriers.forget(section)
             self.proxy.forget(section)
             self.bulk.forget(rows)
             self.copies.forget(rows)
+            self.copy_arrivals.forget(rows)
             self.warpgroups.forget(rows)
             self.tensor_cores.forget(rows)
         if self.races is not None:
@@ -201,6 +200,23 @@ class Execution(Binder):
         if self.races is not None:
             self.races.block_ended(slot)
         self.register_pool.block_ended(slot)
+
+    @property
+    def generic_parameters(self) -> Buffer:
+        """The parameters as read-only memory, where their generic addresses are; mapped by the
+        first who asks, until ``release``."""
+        if self._generic_parameters is None:
+            self._generic_parameters = self.memory.globals.buffer(
+                self.parameters[PARAMETER_BASE:], "parameters", readonly=True
+            )
+        return self._generic_parameters
+
+    def release(self) -> None:
+        """Unmap what was mapped for this run."""
+        if self._generic_parameters is not None:
+            self.memory.globals.release(self._generic_parameters)
+        for buffer in self.heap.values():
+            self.memory.globals.release(buffer)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""
@@ -234,51 +250,10 @@ class Execution(Binder):
             self.addresses[parameter.name] = PARAMETER_BASE + parameter.offset
         return np.concatenate([np.zeros(PARAMETER_BASE, np.uint8), data])
 
-    def _special_registers(self, slot_of: np.ndarray) -> dict:
-        warps, per_block = self.placement.warps, self.placement.warps_per_block
-        thread = (np.arange(warps)[:, None] % per_block * WARP + np.arange(WARP)).astype(np.uint32)
-        bx, by, bz = self.block
-        lane = np.broadcast_to(np.arange(WARP, dtype=np.uint32), (warps, WARP))
-        one = np.uint64(1)
-        le = ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32)
-        eq = (one << lane.astype(np.uint64)).astype(np.uint32)
-        registers = {
-            "%tid.x": thread % np.uint32(bx),
-            "%tid.y": thread // np.uint32(bx) % np.uint32(by),
-            "%tid.z": thread // np.uint32(bx * by),
-            "%laneid": lane,
-            "%warpid": thread // np.uint32(WARP),
-            "%smid": slot_of.astype(np.uint32),
-            "%lanemask_eq": eq,
-            "%lanemask_le": le,
-            "%lanemask_lt": le ^ eq,
-            "%lanemask_ge": ~(le ^ eq),
-            "%lanemask_gt": ~le,
-            "%clock": Clock(self),
-            "%clock_hi": Clock(self, 32),
-            "%clock64": Clock(self),
-            "%globaltimer": Clock(self),
-            "%globaltimer_lo": Clock(self),
-            "%globaltimer_hi": Clock(self, 32),
-            "%nwarpid": Constant(np.uint32(per_block)),
-            "%nsmid": Constant(np.uint32(self.placement.slots)),
-            "%gridid": Constant(np.uint64(1)),
-            "%dynamic_smem_size": Constant(np.uint32(self.memory.shared.size - self.shared_static)),
-            "%total_smem_size": Constant(np.uint32(self.memory.shared.size)),
-        }
-        registers["%cluster_ctarank"] = (slot_of % self.cluster.size).astype(np.uint32)
-        registers["%cluster_nctarank"] = Constant(np.uint32(self.cluster.size))
-        for axis, size, count, of_cluster in zip("xyz", self.block, self.grid, self.cluster.shape):
-            registers[f"%ntid.{axis}"] = Constant(np.uint32(size))
-            registers[f"%nctaid.{axis}"] = Constant(np.uint32(count))
-            for name in ("ctaid", "clusterid", "cluster_ctaid"):
-                registers[f"%{name}.{axis}"] = np.zeros((warps, WARP), np.uint32)
-            registers[f"%cluster_nctaid.{axis}"] = Constant(np.uint32(of_cluster))
-            registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
-        return registers
-
-    def special(self, name: str, dtype):
+    def special(self, name: str, dtype, ins: Instruction):
         source = self._special[name]
+        if isinstance(source, Clock):
+            source = source.at(ins.pc)
         if isinstance(source, np.ndarray) and np.dtype(dtype).itemsize == 4:
             return source.view(dtype)
         return Cast(source, dtype)
@@ -287,10 +262,13 @@ class Execution(Binder):
         return self.addresses[symbol.name] + symbol.offset
 
     def bind(self, ins: Instruction, *kinds: str) -> list:
-        """The first operand as destination and the others as sources, each of its kind."""
-        if len(ins.operands) < len(kinds):
+        """The first operand as destination and the others as sources, each of its kind; there must
+        be as many as kinds."""
+        if len(ins.operands) != len(kinds):
             raise PtxSyntaxError(
-                f"{ins.opcode} needs {len(kinds)} operands", line=ins.line, text=ins.text
+                f"{ins.opcode} takes {len(kinds)} operands, not {len(ins.operands)}",
+                line=ins.line,
+                text=ins.text,
             )
         bound = [self.destination(ins, ins.operands[0], kinds[0])]
         return bound + [

@@ -63,7 +63,8 @@ class Scheduler:
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning, self.progress = SpinDetector(execution), watcher()
         self.warps_left = [0] * self.placement.slots
-        execution.clock = lambda: self.instructions
+        self.begun, self.together = 0, 0  # the first pc of what runs, and how many warps run it
+        execution.clock = lambda pc: self.instructions + (pc - self.begun) * self.together
 
     def run(self) -> None:
         self._launch(list(range(self.placement.slots)))
@@ -157,10 +158,10 @@ class Scheduler:
                 bundle.paths.sort(key=lambda path: path.warp)
                 masks = None if bundle.full else [path.mask for path in bundle.paths]
                 bundle.lanes = Lanes.of(self.placement, [path.warp for path in bundle.paths], masks)
-            lanes = bundle.lanes
+            lanes, count = bundle.lanes, len(bundle.paths)
+            self.begun, self.together = code.start, count
             for step in code.steps:
                 step(lanes)
-            count = len(bundle.paths)
             code.executed += count
             self.instructions += count * code.length
             self.steps += code.length

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # valid.
 SHARED_BASE = 0x400
 LOCAL_BASE = 0x100
+STACK_BYTES = 1024  # of a thread, for alloca
 PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 # Generic windows. Global buffers live below them.
 SHARED_WINDOW = 0x7F00_0000_0000
@@ -217,10 +218,13 @@ class Memory:
         caller's own array) for the others."""
         local, shared = address >= LOCAL_WINDOW, address >= SHARED_WINDOW
         found = [("local", local), ("shared", shared & ~local), ("global", ~shared)]
+        peers = found[1][1] & (address >= SHARED_WINDOW + (1 << RANK_SHIFT))
+        if peers.any():
+            found[1:2] = [("shared", found[1][1] & ~peers), ("shared::cluster", peers)]
         for space, mask in found:
             if mask.any():
-                if space in WINDOWS:
-                    address[mask] -= WINDOWS[space]
+                if space != "global":
+                    address[mask] -= WINDOWS[space.split("::")[0]]
                 yield space, None if mask.all() else mask
 
     def _by_window(self, load, ins, lanes, address, size, count, kind):
@@ -249,18 +253,18 @@ class Memory:
     def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
         if self.watch is not None and kind:
             self.watch(Access(kind, space, ins, lanes, address, nbytes))
-        self._require_aligned(ins, lanes, space, address, nbytes)
+        self.require_aligned(ins, lanes, space, address, nbytes)
 
     def require_global(
         self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int
     ) -> None:
         """Misaligned or OutOfBounds unless ``nbytes`` could be read at each global ``address``;
         nothing is accessed."""
-        self._require_aligned(ins, lanes, "global", address, nbytes)
+        self.require_aligned(ins, lanes, "global", address, nbytes)
         if self._one_buffer(address, nbytes) is None:
             self._buffers(ins, lanes, address, nbytes)
 
-    def _require_aligned(self, ins, lanes, space, address, nbytes) -> None:
+    def require_aligned(self, ins, lanes, space, address, nbytes) -> None:
         if nbytes > 1 and np.bitwise_or.reduce(address, axis=None) & (nbytes - 1):
             bad = (address & (nbytes - 1)) != 0
             first = int(address[lanes.first(bad)[2]])
@@ -293,7 +297,7 @@ class Memory:
             buffer = self.globals.find(first)
             if buffer is None or first + nbytes > buffer.end:
                 bad = left & ~self._inside(address, nbytes)
-                detail = buffer.describe(first) if buffer else self.globals.describe(first)
+                detail = buffer.describe(first) if buffer else self._elsewhere(first)
                 raise lanes.fault(
                     OutOfBounds, f"{nbytes} bytes at {detail} lie in no buffer", ins, bad
                 )
@@ -301,6 +305,19 @@ class Memory:
             found.append((buffer, mask))
             left &= ~mask
         return found
+
+    def _elsewhere(self, address: int) -> str:
+        """A sentence part about an address that is in no buffer: perhaps it is of another state
+        space."""
+        for space, start in WINDOWS.items():
+            own = self.own[space]
+            if start <= address < start + WINDOW_BYTES:
+                place = own.describe(address - start - own.base)
+                return f"{address:#x}, a generic address of {space} memory ({place}),"
+            if own.base <= address < own.base + own.size:
+                place = own.describe(address - own.base)
+                return f"{address:#x}, which is that of {place}, in no generic form (cvta),"
+        return self.globals.describe(address)
 
     def _inside(self, address: np.ndarray, nbytes: int) -> np.ndarray:
         inside = np.zeros(address.shape, bool)

@@ -120,30 +120,6 @@ def fma32(a, b, c, mode: str = "rn"):
     return sum32(product, c, mode)
 
 
-def fma64(a, b, c):
-    """float64 a * b + c with one rounding, by the C library (slow: one call per element)."""
-    return _FMA64(
-        np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(c, np.float64)
-    ).astype(np.float64)
-
-
-def _fma64_exact(a: float, b: float, c: float) -> float:
-    from fractions import Fraction
-
-    if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):
-        return a * b + c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c
-    try:
-        return exact.numerator / exact.denominator  # Python rounds integer division once
-    except OverflowError:
-        return float("inf") if exact > 0 else float("-inf")
-
-
-_FMA64 = np.frompyfunc(_fma64_exact, 3, 1)
-
-
 def half_values(bits):
     """fp16 bit patterns (uint16) -> float32, exact."""
     word = np.asarray(bits).view(np.int16).astype(np.int32)
@@ -163,14 +139,21 @@ def half_bits(values):
 
 
 def half_bits_directed(values, mode: str):
-    """float64 -> fp16 bits in ``mode`` rn or rz."""
+    """float64 -> fp16 bits in any ``mode``."""
     bits = half_bits(values)
     if mode == "rn":
         return bits
-    if mode != "rz":
-        raise ValueError(f"rounding mode {mode!r} must be rn or rz")
-    too_large = np.abs(half_values(bits).astype(np.float64)) > np.abs(values)
-    return np.where(too_large, bits - np.uint16(1), bits)
+    back = half_values(bits).astype(np.float64)
+    smaller, larger = np.abs(back) < np.abs(values), np.abs(back) > np.abs(values)
+    if mode == "rz":
+        return np.where(larger, bits - np.uint16(1), bits)
+    negative = np.signbit(values)
+    outwards = negative if mode == "rm" else ~negative  # where the mode rounds away from zero
+    return np.where(
+        outwards,
+        np.where(smaller, bits + np.uint16(1), bits),
+        np.where(larger, bits - np.uint16(1), bits),
+    )
 
 
 def brain_values(bits):
@@ -186,7 +169,8 @@ def brain_bits(values, mode: str = "rn"):
     if mode == "rn":
         word = word + (np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1)))
     elif mode != "rz":
-        raise ValueError(f"rounding mode {mode!r} must be rn or rz")
+        outwards = (word >> np.uint32(31) != 0) == (mode == "rm")
+        word = word + np.where(outwards, np.uint32(0xFFFF), np.uint32(0))
     bits = (word >> np.uint32(16)).astype(np.uint16)
     return np.where(values != values, NAN16, bits)
 

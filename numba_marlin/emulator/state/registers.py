@@ -6,7 +6,8 @@ operand of an instruction is bound once, before the run, to something that is in
 reads ``a[sel]`` and writes ``d[sel] = ...`` whatever the operand is.
 
 Bits are what registers hold: f32 is a float32 view of uint32 and so on. Half types stay bit
-patterns (uint16); packed halves are views with a last axis of 2, low half first.
+patterns (uint16); packed halves, and pairs of float32, are views with a last axis of 2, low half
+first.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ DTYPES = {
     "u16x2": np.uint16,
     "s16x2": np.int16,
     "f32": np.float32,
+    "f32x2": np.float32,
     "f64": np.float64,
     **{f"{kind}{bits}": UNSIGNED[bits] for kind in "bu" for bits in UNSIGNED},
     **{f"s{bits}": SIGNED[bits] for bits in SIGNED},
@@ -113,6 +115,8 @@ class RegisterFile:
                 )
             return array
         if kind.endswith("x2"):
+            if bits != register.width:
+                raise ValueError(f"{register.name} has {register.width} bits, .{kind} {bits}")
             return array.view(dtype).reshape(array.shape + (2,))
         if bits > register.width:
             raise ValueError(f"{register.name} has {register.width} bits, .{kind} needs {bits}")
@@ -123,7 +127,7 @@ class RegisterFile:
 class Binder:
     """Turns operands of one instruction into things to index.
 
-    A subclass offers ``address_of(symbol)`` and ``special(name, dtype)``.
+    A subclass offers ``address_of(symbol)`` and ``special(name, dtype, ins)``.
     """
 
     def __init__(self, registers: RegisterFile) -> None:
@@ -139,9 +143,17 @@ class Binder:
             return Constant(constant(operand, kind))
         paired = kind.endswith("x2")
         if isinstance(operand, Symbol) and not paired:
-            return Constant(DTYPES[kind](self.address_of(operand)))
+            address = self.address_of(operand)
+            if address >> TYPE_BITS[kind]:
+                raise PtxSyntaxError(
+                    f"the address of {operand.name}, {address:#x}, does not fit .{kind}: addresses"
+                    " have 64 bits here",
+                    line=ins.line,
+                    text=ins.text,
+                )
+            return Constant(DTYPES[kind](address))
         if isinstance(operand, Special) and not paired:
-            return self.special(operand.name, DTYPES[kind])
+            return self.special(operand.name, DTYPES[kind], ins)
         raise PtxSyntaxError(
             f"operand {operand} is not a .{kind} value", line=ins.line, text=ins.text
         )
@@ -187,7 +199,8 @@ def constant(immediate: Immediate, kind: str):
         value = int.from_bytes(packed, "little")
     word = int(value) & (1 << bits) - 1
     if kind.endswith("x2"):
-        return np.array([word & 0xFFFF, word >> 16], np.uint16)
+        half = UNSIGNED[bits // 2]
+        return np.array([word & (1 << bits // 2) - 1, word >> bits // 2], half).view(dtype)
     return UNSIGNED[bits](word).view(dtype)
 
 

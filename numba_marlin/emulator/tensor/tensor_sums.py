@@ -32,7 +32,6 @@ for the largest exponent e among them, and the result less than 2^-13 of itself,
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,20 +55,25 @@ class Adder:
 
 ADA_SMALL_FLOATS = Adder(16, -10, result_bits=13)
 """of e4m3 and e5m2 in mma.sync on sm_89: published, not measured"""
-# by major number of the target; later ones as the last
 ADDERS = {
-    7: Adder(4, 0),
-    8: Adder(8, 1, small_floats=ADA_SMALL_FLOATS),
-    9: Adder(16, 2, measured=True),
+    "sm_70": Adder(4, 0),
+    "sm_80": Adder(8, 1),
+    "sm_89": Adder(8, 1, small_floats=ADA_SMALL_FLOATS),
+    "sm_90": Adder(16, 2, measured=True),
 }
 SMALL_FLOATS = Adder(32, -10, result_bits=13)
 """of e4m3 and e5m2 in wgmma: published, not measured"""
+MEASURED_ADDER = next(name for name, adder in ADDERS.items() if adder.measured)
 
 
-def adder_of(target: str) -> Adder:
-    """The adder of a ``.target`` ("sm_90a"); sm_90's if there is no saying."""
-    major = re.match(r"sm_(\d+)\d", target)
-    return ADDERS[min(max(int(major[1]), min(ADDERS)), max(ADDERS))] if major else ADDERS[9]
+def adder_of(name: str) -> Adder:
+    """The adder of a chip, one of ADDERS."""
+    if name not in ADDERS:
+        raise ValueError(
+            f"adds_like={name!r} must be one of {', '.join(ADDERS)}: how others add is not known"
+            " here"
+        )
+    return ADDERS[name]
 
 
 NONE = -4000  # exponent of a zero factor: no sum with a finite one reaches a real one

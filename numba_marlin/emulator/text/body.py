@@ -46,9 +46,13 @@ SPECIAL_NAMES = (
         for name in (
             "laneid warpid nwarpid smid nsmid gridid clock clock_hi clock64 globaltimer"
             " globaltimer_lo globaltimer_hi lanemask_eq lanemask_le lanemask_lt lanemask_ge"
-            " lanemask_gt dynamic_smem_size total_smem_size"
+            " lanemask_gt dynamic_smem_size total_smem_size aggr_smem_size is_explicit_cluster"
+            " reserved_smem_offset_begin reserved_smem_offset_end reserved_smem_offset_cap"
+            " reserved_smem_offset_0 reserved_smem_offset_1 current_graph_exec"
         ).split()
     }
+    | {f"%envreg{i}" for i in range(32)}
+    | {f"%pm{i}{width}" for i in range(8) for width in ("", "_64")}
     | {"%cluster_ctarank", "%cluster_nctarank"}
     | {
         f"%{name}.{axis}"

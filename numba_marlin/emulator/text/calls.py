@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
 from numba_marlin.emulator.limits import MOST_CALLS
 from numba_marlin.emulator.text.lexer import Token
-from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Register, Symbol, Variable
+from numba_marlin.emulator.text.program import (
+    TYPE_BITS,
+    Address,
+    Immediate,
+    Register,
+    Symbol,
+    Variable,
+)
 from numba_marlin.emulator.text.scopes import Scope
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ FIRST_ADDRESS, ADDRESS_STEP = 0x40, 0x40  # of functions, which nothing loads fr
 END = "%end"  # label behind an inlined body: no program can spell it
 # of the runtime, which the machine lacks: what calls them end as
 TRAPS = {"__assertfail": "an assertion failed", "__trap": "trap", "abort": "abort"}
+# of the runtime, and here: the opcodes that stand for them, which no text can spell
+RUNTIME = {name: f"%{name}" for name in ("vprintf", "malloc", "free")}
 
 
 @dataclass(frozen=True)
@@ -171,9 +180,13 @@ class Calls:
             if function.name in TRAPS:
                 body.emit(token, "trap", ())
                 return
+            if function.name in RUNTIME:
+                names = (Address(Symbol(name)) for name in (*results, *given))
+                body.emit(token, RUNTIME[function.name], tuple(names))
+                return
             p.fail(
-                f"{function.name} has no body in this text: link it in, or do without it (there is"
-                " no runtime here, so no printf, malloc or launch)",
+                f"{function.name} has no body in this text: link it in, or do without it (of the"
+                f" runtime there are {', '.join(RUNTIME)} here, and no launch)",
                 token,
                 UnknownInstruction,
             )

@@ -141,6 +141,8 @@ class Parser:
                 self.file()
             elif word in LINE_DIRECTIVES:
                 words = self.skip_line()
+                if word == ".address_size" and words[1] != "64":
+                    self.fail(".address_size must be 64", self.tokens[self.at - 1])
                 if word in (".version", ".target"):
                     setattr(self.result, word[1:], words[1])
             elif word == ".pragma":

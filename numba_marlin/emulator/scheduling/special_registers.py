@@ -1,0 +1,106 @@
+"""The special registers of a run: what %tid, %clock and their kin read as.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers
+
+What a driver or a profiler would put there is 0: %envreg, %pm, %current_graph_exec. Clocks count
+warp instructions. The kilobyte that the system reserves of shared memory (``SHARED_BASE``) is
+%reserved_smem_offset's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.state.memory import SHARED_BASE
+from numba_marlin.emulator.state.registers import Constant
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.scheduling.execution import Execution
+
+
+class Cast:
+    """A special register read as another type."""
+
+    def __init__(self, source, dtype) -> None:
+        self.source, self.dtype = source, dtype
+
+    def __getitem__(self, sel):
+        return self.source[sel].astype(self.dtype)
+
+
+class Clock:
+    """%clock and its kin: warp instructions executed so far on the machine, when that at ``pc``
+    is."""
+
+    def __init__(self, execution: Execution, shift: int = 0, pc: int = 0) -> None:
+        self.execution, self.shift, self.pc = execution, shift, pc
+
+    def __getitem__(self, sel):
+        return np.uint64(self.execution.clock(self.pc) >> self.shift)
+
+    def at(self, pc: int) -> Clock:
+        return Clock(self.execution, self.shift, pc)
+
+
+def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
+    """name -> what is indexed with ``lanes.sel``. ``slot_of`` [warps, 32]: the place of each
+    block; what depends on the block in it is filled in by ``Execution.place``."""
+    placement, cluster, shared = execution.placement, execution.cluster, execution.memory.shared
+    warps, per_block = placement.warps, placement.warps_per_block
+    thread = (np.arange(warps)[:, None] % per_block * WARP + np.arange(WARP)).astype(np.uint32)
+    bx, by, bz = execution.block
+    lane = np.broadcast_to(np.arange(WARP, dtype=np.uint32), (warps, WARP))
+    one = np.uint64(1)
+    le = ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32)
+    eq = (one << lane.astype(np.uint64)).astype(np.uint32)
+    explicit = execution.kernel.cluster is not None or cluster.size > 1
+    registers = {
+        "%tid.x": thread % np.uint32(bx),
+        "%tid.y": thread // np.uint32(bx) % np.uint32(by),
+        "%tid.z": thread // np.uint32(bx * by),
+        "%laneid": lane,
+        "%warpid": thread // np.uint32(WARP),
+        "%smid": slot_of.astype(np.uint32),
+        "%lanemask_eq": eq,
+        "%lanemask_le": le,
+        "%lanemask_lt": le ^ eq,
+        "%lanemask_ge": ~(le ^ eq),
+        "%lanemask_gt": ~le,
+        "%clock": Clock(execution),
+        "%clock_hi": Clock(execution, 32),
+        "%clock64": Clock(execution),
+        "%globaltimer": Clock(execution),
+        "%globaltimer_lo": Clock(execution),
+        "%globaltimer_hi": Clock(execution, 32),
+        "%cluster_ctarank": (slot_of % cluster.size).astype(np.uint32),
+        "%is_explicit_cluster": Constant(np.bool_(explicit)),
+    }
+    constants = {
+        "%nwarpid": per_block,
+        "%nsmid": placement.slots,
+        "%gridid": 1,
+        "%cluster_nctarank": cluster.size,
+        "%dynamic_smem_size": shared.size - execution.shared_static,
+        "%total_smem_size": shared.size,
+        "%aggr_smem_size": shared.size + SHARED_BASE,
+        "%reserved_smem_offset_begin": 0,
+        "%reserved_smem_offset_end": SHARED_BASE,
+        "%reserved_smem_offset_cap": SHARED_BASE,
+        "%reserved_smem_offset_0": 0,
+        "%reserved_smem_offset_1": 0,
+        "%current_graph_exec": 0,
+        **{f"%envreg{i}": 0 for i in range(32)},
+        **{f"%pm{i}{width}": 0 for i in range(8) for width in ("", "_64")},
+    }
+    registers.update({name: Constant(np.uint64(value)) for name, value in constants.items()})
+    for axis, size, count, of_cluster in zip("xyz", execution.block, execution.grid, cluster.shape):
+        registers[f"%ntid.{axis}"] = Constant(np.uint32(size))
+        registers[f"%nctaid.{axis}"] = Constant(np.uint32(count))
+        for name in ("ctaid", "clusterid", "cluster_ctaid"):
+            registers[f"%{name}.{axis}"] = np.zeros((warps, WARP), np.uint32)
+        registers[f"%cluster_nctaid.{axis}"] = Constant(np.uint32(of_cluster))
+        registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
+    return registers
