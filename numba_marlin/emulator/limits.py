@@ -10,7 +10,7 @@ from numba_marlin.emulator.errors import LimitExceeded
 MOST_WARP_INSTRUCTIONS = 100_000_000
 """Of a run, unless ``max_instructions`` or ``--budget`` says otherwise: one warp takes minutes."""
 
-MOST_TOKENS, MOST_INSTRUCTIONS = 1 << 20, 1 << 17
+MOST_CHARACTERS, MOST_INSTRUCTIONS = 1 << 24, 1 << 17
 """Of a kernel's body with the bodies of all the functions that it calls, once for each call."""
 
 MOST_CALLS = 100
@@ -18,6 +18,10 @@ MOST_CALLS = 100
 
 MOST_SCOPES = 1000
 """``{ }`` within ``{ }``, those of called functions included."""
+
+STACK_BYTES, LEAST_FRAME = 8 << 10, 16
+"""Local memory of a thread for the calls of recursive functions, unless ``stack_bytes`` says
+otherwise; and what a call takes of it at least."""
 
 MOST_GROUPS = 255
 """That cp.async.wait_group may leave in flight: the machine remembers so many for every thread."""

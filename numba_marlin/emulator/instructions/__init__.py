@@ -91,6 +91,7 @@ FAMILIES = (
     "atomics",
     "bits",
     "bulk_copy",
+    "calls",
     "comparison",
     "control",
     "convert",
