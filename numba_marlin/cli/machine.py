@@ -119,9 +119,17 @@ def _check_only_listed(args) -> None:
 
 
 def entries(machine, report) -> None:
-    found = []
+    """One row a kernel; one that cannot be read says why."""
+    from numba_marlin.emulator import LimitExceeded, PtxSyntaxError, UnknownInstruction
+
+    found: list[dict] = []
     for name in machine.entries:
-        kernel = machine.kernel(name)
+        try:
+            kernel = machine.kernel(name)
+        except (PtxSyntaxError, UnknownInstruction, LimitExceeded) as error:
+            found.append({"entry": name, "error": str(error)})
+            report.row(name, f"cannot be read: {error}")
+            continue
         parameters = [
             {"name": each.name, "type": each.type, "bytes": each.size} for each in kernel.parameters
         ]

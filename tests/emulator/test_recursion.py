@@ -216,3 +216,17 @@ ret;
 """
     body = "and.b32 %r1, %t, 3; mov.u64 %rd3, down;\ncall (%r2), down, (%r1, %rd3);\n"
     assert (run(body, apply) == 7 + 10 * (LANES % 4)).all()
+
+
+def test_a_function_called_from_the_kernel_and_from_a_frame():
+    """Its local variable is the kernel's once, and each frame's: the frames begin behind it."""
+    before = """
+    .func (.reg .b32 r) keep(.reg .b32 a)
+    { .local .b32 place; st.local.u32 [place], a; ld.local.u32 r, [place]; ret; }
+    .func (.reg .b32 r) down(.reg .b32 n)
+    { .reg .pred %p; .reg .b32 %m; .local .b32 mine; st.local.u32 [mine], n;
+    mov.b32 r, 0; setp.eq.u32 %p, n, 0; @%p ret; sub.u32 %m, n, 1; call (r), down, (%m);
+    call (%m), keep, (n); add.u32 r, r, %m; ld.local.u32 %m, [mine]; add.u32 r, r, %m; ret; }
+    """
+    body = "call (%r1), keep, (%t); call (%r2), down, (%r1); call (%r1), keep, (%r2);"
+    assert (run(body + "mov.u32 %r2, %r1;", before) == LANES * (LANES + 1)).all()

@@ -60,6 +60,7 @@ LOCAL_PARAMETER = re.compile(r"\.param(::func)?")  # of a call: it lies in local
 CALLS, INDEXED_BRANCHES = {"call", "call.uni"}, {"brx.idx", "brx.idx.uni"}
 OWN = {"call", "return"}  # instructions that only the rewriting makes
 VECTOR_MOVE = re.compile(r"mov\.v[248]\.(\w+)|mov\.(b128)")
+OF_MODULE = {"global", "const"}  # spaces of which there is one memory for all kernels
 # Opcodes whose last operand is a label of the program.
 BRANCHES, LEAVES = {"bra"}, {"ret", "exit"}
 UNKEPT = {"mov", "cvta"}  # a[1] means another thing to them
@@ -111,8 +112,8 @@ class Body(Registers):
         self.instructions: list[Instruction] = []
         self.pending: list[tuple[int, Scope, str, int]] = []  # pc, scope, label, place in the text
         self.location = Location()
-        # variables by the place of their declaration, of which a function called twice has one
-        self.variables: dict[int, list[Variable]] = {}
+        # by the place of the declaration, of which a function called twice has one, and the frame
+        self.variables: dict[tuple[int, str], list[Variable]] = {}
         self.elements: dict[str, int] = {}
         self.tables: dict[str, list[str]] = {}  # .branchtargets
         self.operands = Operands(self)
@@ -201,18 +202,20 @@ class Body(Registers):
     def declare(self) -> None:
         """Variables in memory. A function that is called twice has its own once; of one that calls
         itself, each call has its own local ones."""
-        p, start = self.p, self.p.at
-        known = self.variables.get(start)
+        p, start = self.p, self.p.token().start
         read = Declaration(p, self.scope.symbol).read()
+        frame = self.calls.frame if read[0].space == "local" else ""
+        known = self.variables.get((start, frame))
         if known is None:
-            known = self.variables[start] = []
+            known = self.variables[start, frame] = []
             for variable in read:
                 name, number = variable.name, 0
+                if variable.space in OF_MODULE:  # kernels that call one function share them
+                    name = f"{variable.name}@{start}"
                 while name in self.elements or name in p.names:
                     number += 1
                     name = f"{variable.name}@{number}"
                 self.elements[name] = variable.element
-                frame = self.calls.frame if variable.space == "local" else ""
                 known.append(replace(variable, name=name, frame=frame))
             self.kernel.variables += known
         for variable, own in zip(read, known):
