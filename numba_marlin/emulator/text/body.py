@@ -46,7 +46,7 @@ STATEMENT = re.compile(
     |(?P<sign>[{{}};])
     |(?P<directive>\.[a-z]+)
     |(?P<label>{LABEL})\s*:(?!:)
-    |(?:@\s*(?P<negated>!?)\s*(?P<guard>{NAME})\s+)?(?P<opcode>[A-Za-z_](?:[\w.]|::)*)
+    |(?:@\s*(?:(?P<negated>!)\s*)?(?P<guard>{NAME})\s+)?(?P<opcode>[A-Za-z_](?:[\w.]|::)*)
         (?P<operands>[^;]*);
     )""",
     re.VERBOSE | re.ASCII,
@@ -112,6 +112,7 @@ class Body(Registers):
         self.instructions: list[Instruction] = []
         self.pending: list[tuple[int, Scope, str, int]] = []  # pc, scope, label, place in the text
         self.location = Location()
+        self.spelt = (0, 0), ""  # (start, stop) of a statement, and its text
         # by the place of the declaration, of which a function called twice has one, and the frame
         self.variables: dict[tuple[int, str], list[Variable]] = {}
         self.elements: dict[str, int] = {}
@@ -209,12 +210,10 @@ class Body(Registers):
         if known is None:
             known = self.variables[start, frame] = []
             for variable in read:
-                name, number = variable.name, 0
-                if variable.space in OF_MODULE:  # kernels that call one function share them
-                    name = f"{variable.name}@{start}"
-                while name in self.elements or name in p.names:
-                    number += 1
-                    name = f"{variable.name}@{number}"
+                name = variable.name
+                # what lies in the module's memory is shared by kernels that call one function
+                if variable.space in OF_MODULE or name in self.elements or name in p.names:
+                    name = f"{variable.name}@{start}{frame}"
                 self.elements[name] = variable.element
                 known.append(replace(variable, name=name, frame=frame))
             self.kernel.variables += known
@@ -352,7 +351,7 @@ class Body(Registers):
             Instruction(
                 pc,
                 p.line_of(where.start),
-                " ".join(p.text[where.start : where.stop].split()),
+                self.text_of(where),
                 opcode,
                 root,
                 modifiers,
@@ -372,6 +371,13 @@ class Body(Registers):
                 self.at(where.start),
                 LimitExceeded,
             )
+
+    def text_of(self, where: Statement) -> str:
+        """What is written there. Of what is expanded to many instructions, all have the one."""
+        if (where.start, where.stop) != self.spelt[0]:
+            text = " ".join(self.p.text[where.start : where.stop].split())
+            self.spelt = (where.start, where.stop), text
+        return self.spelt[1]
 
     def skip(self, where: Statement) -> str:
         """Branch to the label that is returned where the guard of ``where`` does not hold."""

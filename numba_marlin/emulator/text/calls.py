@@ -330,8 +330,7 @@ class Calls:
         if targets in body.tables:
             functions = [p.functions.get(name) for name in body.tables[targets]]
         elif targets in self.prototypes:
-            functions = list(dict.fromkeys(p.functions.values()))
-            functions = [each for each in functions if each.shape == self.prototypes[targets]]
+            functions = list(p.by_shape.get(self.prototypes[targets], ()))
         else:
             functions = [None]
         if not isinstance(target, Register) or None in functions:

@@ -94,9 +94,10 @@ class Constants:
         self.depth += 1
         if self.depth > MOST_NESTED:
             self.c.fail(f"an expression of more than {MOST_NESTED} levels: write it with fewer")
-        value = read()
-        self.depth -= 1
-        return value
+        try:
+            return read()
+        finally:
+            self.depth -= 1
 
     def _unary(self) -> Immediate:
         token = self.c.next()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.text.parser import Parser
 
 FIRST_ADDRESS, ADDRESS_STEP = 0x40, 0x40  # of functions, which nothing loads from
-CALL = re.compile(rf"\bcall(?:\.uni)?\s*(?:\([^()]*\)\s*,)?\s*({NAME})", re.ASCII)
+ANY = ""  # what a call through a register calls
+CALL = re.compile(rf"\bcall(?:\.uni)?\s*(?:\([^()]*\)\s*,\s*)?({NAME})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,10 @@ def recursive(functions: dict[str, Function]) -> set[str]:
     """Names of the functions that a chain of calls leads back to. Who calls through a register is
     taken to call all that have a body."""
     bodies = {each.name for each in functions.values() if each.body is not None}
-    calls = {}
+    calls = {ANY: bodies}
     for name in bodies:
         named, indirect = functions[name].called
-        calls[name] = bodies if indirect else named & bodies
+        calls[name] = named & bodies | ({ANY} if indirect else set())
     found, index, low, stack, waiting = set(), {}, {}, [], set()
     for root in sorted(bodies):  # Tarjan's strongly connected components, without recursion
         if root in index:
@@ -151,7 +152,7 @@ def recursive(functions: dict[str, Function]) -> set[str]:
                     waiting -= group
                     if len(group) > 1 or name in calls[name]:
                         found |= group
-    return found
+    return found - {ANY}
 
 
 def formals(parser: Parser) -> tuple[Formal, ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.text.program import Immediate
 
-COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 VISIBLE = re.compile(r"[^\n]")
 NAME = r"(?:[A-Za-z_$%.]|::)(?:[A-Za-z0-9_$%.]|::)*"
 TOKEN = re.compile(
@@ -27,6 +27,8 @@ TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 BRACES = re.compile(r'"[^"\n]*"|[{}]')
+
+MOST_DIGITS = 20  # of a whole number of 64 bits
 
 # State spaces a variable may be declared in.
 SPACES = {".global", ".const", ".shared", ".local"}
@@ -47,10 +49,30 @@ class Cursor:
     place. PtxSyntaxError for a character that starts no token."""
 
     def __init__(self, text: str) -> None:
-        self.original, self.text = text, without_comments(text)
+        self.original = text
         self.at, self.stop, self._ahead_at = 0, len(text), -1
         self._newlines = [match.start() for match in re.finditer("\n", text)]
         self.last = self._ahead = Token("end", "", 1, 0, 0)
+        self.text = self._without_comments()
+
+    def _without_comments(self) -> str:
+        """Spaces instead, so that everything stays where it is."""
+
+        def spaces(found: re.Match) -> str:
+            text = found[0]
+            if text[0] == '"':
+                return text
+            if text[1] == "*" and not (text.endswith("*/") and len(text) > len("/*/")):
+                start = found.start()
+                self.fail(
+                    "this comment has no end: write */ behind it",
+                    Token("end", "", self.line_of(start), start, start),
+                )
+            return VISIBLE.sub(" ", text)
+
+        if "//" in self.original or "/*" in self.original:
+            return COMMENT.sub(spaces, self.original)
+        return self.original
 
     def line_of(self, position: int) -> int:
         return bisect_right(self._newlines, position - 1) + 1
@@ -140,15 +162,6 @@ class Cursor:
         return self.original[start : end if end >= 0 else None].strip()
 
 
-def without_comments(text: str) -> str:
-    """Spaces instead, so that everything stays where it is."""
-    if "//" not in text and "/*" not in text:
-        return text
-    return COMMENT.sub(
-        lambda found: found[0] if found[0][0] == '"' else VISIBLE.sub(" ", found[0]), text
-    )
-
-
 def tokenize(text: str) -> list[Token]:
     """All tokens of ``text``."""
     cursor, tokens = Cursor(text), []
@@ -186,4 +199,10 @@ def _literal(text: str) -> Immediate:
     if "." in text or "e" in text.lower():
         return Immediate(float(text), "decimal")
     digits = text.rstrip("U")
-    return Immediate(int(digits, 8) if len(digits) > 1 and digits[0] == "0" else int(digits))
+    if len(digits) > 1 and digits[0] == "0":
+        if digits.strip("01234567"):
+            raise ValueError(f"{text[:40]} is no number: one that begins with 0 is octal")
+        return Immediate(int(digits, 8))
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"{text[:40]}... is beyond 64 bits")
+    return Immediate(int(digits))

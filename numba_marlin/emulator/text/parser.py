@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TypeVar
 
 from numba_marlin.emulator.errors import (
@@ -29,7 +30,7 @@ from numba_marlin.emulator.text.body import Body
 from numba_marlin.emulator.text.cfg import find_blocks
 from numba_marlin.emulator.text.constants import STRENGTH, Constants
 from numba_marlin.emulator.text.functions import Function, find_function, recursive
-from numba_marlin.emulator.text.lexer import SPACES, Cursor, literal
+from numba_marlin.emulator.text.lexer import SPACES, Cursor
 from numba_marlin.emulator.text.program import TYPE_BITS, Kernel, Module, Parameter, Variable
 from numba_marlin.emulator.text.variables import Declaration
 from numba_marlin.hardware.limits import PARAMETER_BYTES
@@ -48,8 +49,9 @@ SILENT = {  # say nothing that matters here: how many numbers follow
     ".abi_preserve_control": 1,
     ".language": 1,
 }
-STRING_LABEL = re.compile(r"\s*([A-Za-z_$%.][\w$%.]*)\s*:", re.ASCII)
+STRING_LABEL = re.compile(r"(?<![\w$%.])([A-Za-z_$%.][\w$%.]*)\s*:", re.ASCII)
 PRODUCT = STRENGTH["*"]
+BYTE = re.compile(r"[01]?\d?\d|2[0-4]\d|25[0-5]", re.ASCII)
 T = TypeVar("T")
 
 
@@ -116,7 +118,6 @@ class Parser(Cursor):
         self.result = Module(kernels=self.kernels)
         self.functions: dict[str, Function] = {}
         self.names: dict[str, Variable] = {}
-        self._recursive: set[str] | None = None
         self._decoded: dict[str, tuple[str, tuple[str, ...]] | None] = {}
 
     def guarded(self, read: Callable[[], T]) -> T:
@@ -127,19 +128,26 @@ class Parser(Cursor):
         except UNREADABLE as error:
             if isinstance(error, MachineError):
                 raise
-            self.constants.depth = 0
-            reason = (
-                "it is nested too deeply"
-                if isinstance(error, RecursionError)
-                else f"{type(error).__name__}: {error}"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, RecursionError):
+                reason = "it is nested too deeply"
+            elif isinstance(error, ValueError):
+                reason = str(error)
             self.fail(f"a statement that cannot be read ends here ({reason})", self.last)
 
-    @property
+    @cached_property
     def recursive(self) -> set[str]:
-        if self._recursive is None:
-            self._recursive = recursive(self.functions)
-        return self._recursive
+        """Names of the functions that can come to call themselves."""
+        return recursive(self.functions)
+
+    @cached_property
+    def by_shape(self) -> dict[tuple, list[Function]]:
+        """Functions that have a body, by what they take and give."""
+        found: dict[tuple, list[Function]] = {}
+        for each in dict.fromkeys(self.functions.values()):
+            if each.body is not None:
+                found.setdefault(each.shape, []).append(each)
+        return found
 
     def decode(self, opcode: str) -> tuple[str, tuple[str, ...]] | None:
         """(root, modifiers) of an opcode that is known."""
@@ -231,6 +239,7 @@ class Parser(Cursor):
                     self.next()
             else:
                 self.fail(f"unknown directive {word!r}")
+        self.result.variables += self.names.values()
         return self.result
 
     def line_directive(self, word: str) -> None:
@@ -284,12 +293,8 @@ class Parser(Cursor):
     def variables(self, extern: bool = False) -> None:
         """Of the module. What is declared .extern and defined too, is defined."""
         for variable in Declaration(self).read():
-            if variable.name in self.names:
-                if extern:
-                    continue
-                self.result.variables.remove(self.names[variable.name])
-            self.result.variables.append(variable)
-            self.names[variable.name] = variable
+            if not (extern and variable.name in self.names):
+                self.names[variable.name] = variable
 
     def file(self) -> None:
         """.file number "name", ..."""
@@ -310,12 +315,9 @@ class Parser(Cursor):
         labels = list(STRING_LABEL.finditer(self.text, start, stop))
         ends = [*(match.start() for match in labels[1:]), stop]
         for match, end in zip(labels, ends):
-            bytes_ = [
-                int(literal(word).value)
-                for word in self.text[match.end() : end].replace(",", " ").split()
-                if word[0].isdigit()
-            ]
-            self.result.strings[match[1]] = bytes(bytes_).rstrip(b"\0").decode("utf-8", "replace")
+            words = self.text[match.end() : end].replace(",", " ").split()
+            found = bytes(int(word) for word in words if BYTE.fullmatch(word))
+            self.result.strings[match[1]] = found.rstrip(b"\0").decode("utf-8", "replace")
 
     def kernel(self) -> Kernel:
         token = self.next()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from numba_marlin.emulator.text.lexer import MOST_DIGITS
+
 if TYPE_CHECKING:
     from numba_marlin.emulator.text.program import Register
 
 LETTERS = {letter: number for letters in ("xyzw", "rgba") for number, letter in enumerate(letters)}
 """Behind the dot of a vector register: v.x, v.r."""
-
-
-MOST_DIGITS = 20  # of a register's number: a count has 64 bits
 
 
 class Scope:
@@ -40,14 +39,14 @@ class Scope:
         if not self.ranges:
             return None
         # the number begins at any of the digits at the end: %a1<30> has a %a12
-        for start in range(len(name.rstrip("0123456789")), len(name)):
+        first = max(len(name.rstrip("0123456789")), len(name) - MOST_DIGITS)
+        for start in range(first, len(name)):
             declared = self.ranges.get(name[:start])
             if declared is not None:
                 bits, elements, count = declared
                 digits = name[start:]
-                if len(digits) <= MOST_DIGITS and int(digits) < count:
-                    if digits == "0" or digits[0] != "0":
-                        return bits, elements
+                if int(digits) < count and (digits == "0" or digits[0] != "0"):
+                    return bits, elements
         return None
 
     def label(self, name: str) -> int | None:

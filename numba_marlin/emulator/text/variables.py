@@ -5,6 +5,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#variables
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.text.parser import Parser
 
 FLOAT_BITS = {"f32": (32,), "f64": (64,), "decimal": (32, 64)}  # that literals initialise
+NUMBERS = re.compile(
+    r"\s*((?:(?:0|-?[1-9]\d{0,19})\s*,\s*)*(?:0|-?[1-9]\d{0,19}))(?=\s*\})", re.ASCII
+)
 VECTORS = {".v2": 2, ".v4": 4, ".v8": 8}
 BYTE = 0xFF
 DYNAMIC = "__dynamic_shmem__"
@@ -97,6 +101,10 @@ class Declaration:
         elif p.take("{"):
             if nested == 64:
                 p.fail("{ } within each other more than 64 times in an initialiser", token)
+            plain = NUMBERS.match(p.text, p.at, p.stop)
+            if plain is not None:  # most tables are long and plain
+                p.at = plain.end(1)
+                self.numbers(plain[1], token, bits)
             while not p.take("}"):
                 self.initialiser(bits, nested + 1)
                 if not p.take(",") and p.peek() != "}":
@@ -107,6 +115,15 @@ class Declaration:
             self.number(token, bits)
         if len(self.data) > MOST_STATE_BYTES:
             p.fail("an initialiser that takes more memory than there is", token, LimitExceeded)
+
+    def numbers(self, text: str, token: Token, bits: int) -> None:
+        """n, n, n"""
+        values = [int(each) for each in text.split(",")]
+        for value in (min(values), max(values)):
+            if not -(1 << bits - 1) <= value < 1 << bits:
+                self.p.fail(f"initialiser {value} does not fit {bits} bits", token)
+        for value in values:
+            self.data += (value & (1 << bits) - 1).to_bytes(bits // 8, "little")
 
     def number(self, token: Token, bits: int) -> None:
         p = self.p
