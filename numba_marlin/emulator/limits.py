@@ -34,10 +34,13 @@ WARP_BYTES, BLOCK_BYTES = 20 << 10, 128
 about."""
 
 
-def require_state(nbytes: int, what: str, advice: str) -> None:
-    """LimitExceeded unless there is room for ``nbytes`` of ``what``."""
+def require_state(nbytes: int, what: str, advice: str, line: int, text: str) -> None:
+    """LimitExceeded unless there is room for ``nbytes`` of ``what``, which the text asks for at
+    ``line``."""
     if nbytes > MOST_STATE_BYTES:
         raise LimitExceeded(
             f"{what} would take {nbytes / 2**30:.1f} GiB, the machine takes"
-            f" {MOST_STATE_BYTES >> 30} GiB at most; {advice}"
+            f" {MOST_STATE_BYTES >> 30} GiB at most; {advice}",
+            line=line,
+            text=text,
         )

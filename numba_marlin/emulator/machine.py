@@ -78,11 +78,16 @@ class Machine:
             for each in variables
             if each.space in ("global", "const") and each.name not in self.globals
         ]
+        largest = max(variables, key=lambda each: each.size, default=None)
+        if largest is None:
+            return
         require_state(
             sum(buffer.nbytes for buffer in self.globals.values())
             + sum(each.size for each in variables),
             "the variables of the module",
             "declare less",
+            largest.line,
+            largest.name,
         )
         for variable in variables:
             data = np.zeros(variable.size, np.uint8)

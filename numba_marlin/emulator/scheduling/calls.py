@@ -44,18 +44,18 @@ class CallStack:
     def enter(self, paths: list[Path], lanes: Lanes, call: Call, resume: int) -> list[Path]:
         """The paths that go on in the function."""
         m, site = self.execution, call.site
-        sizes, values = m.frame_bytes, []
+        size, values = m.frame_bytes[site.function], []
         for each in call.parameters:
             if not each.size:
                 values.append((each.target, np.array(each.source[lanes.sel])))
         before = np.array(self.frames[lanes.sel])
-        after = before + sizes[site.caller]
-        full = after + sizes[site.function] > m.stack_bytes
+        after = before + min(m.frame_bytes[site.caller], m.stack_bytes)
+        full = after > m.stack_bytes - size
         if full.any():
             raise lanes.fault(
                 LimitExceeded,
                 f"{site.function} calls itself so deep that {m.stack_bytes} bytes of stack are"
-                f" full (a call takes {sizes[site.function]}): a larger one is stack_bytes of"
+                f" full (a call takes {size}): a larger one is stack_bytes of"
                 " Machine.run; or rewrite it as a loop",
                 call.ins,
                 full,

@@ -133,6 +133,8 @@ class Execution(Binder):
             f"{slots} resident blocks of {threads} threads",
             "have fewer of them at a time (resident_blocks of Machine.run, --resident of"
             " numba-marlin machine run), or a smaller grid",
+            kernel.line,
+            f".entry {kernel.name}",
         )
         self.placement = Placement(slots, -(-threads // WARP), threads)
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic

@@ -82,11 +82,15 @@ class Function:
             return set(), False
         known = self.parser.functions
         names = set(CALL.findall(self.parser.text, *self.body))
-        return {known[name].name for name in names & set(known)}, not names <= set(known)
+        found = {known[name].name for name in names if name in known}
+        return found, any(name not in known for name in names)
 
 
 def shape(results: tuple[Formal, ...], parameters: tuple[Formal, ...]) -> tuple:
-    return tuple(each.size for each in results), tuple(each.size for each in parameters)
+    """What two functions have in common that one call can reach."""
+    return tuple(
+        tuple((each.size, each.bits > 0) for each in formals) for formals in (results, parameters)
+    )
 
 
 def find_function(parser: Parser, functions: dict[str, Function]) -> None:

@@ -30,6 +30,8 @@ BRACES = re.compile(r'"[^"\n]*"|[{}]')
 
 MOST_DIGITS = 20  # of a whole number of 64 bits
 
+MOST_SAID = 400  # characters of a message, and of the line that it quotes
+
 # State spaces a variable may be declared in.
 SPACES = {".global", ".const", ".shared", ".local"}
 
@@ -153,7 +155,9 @@ class Cursor:
         """Raise an error about the line of ``token``, or of the one that comes."""
         if token is None:
             token = self.token()
-        raise kind(detail, line=token.line, text=self.line_text(token.line))
+        if len(detail) > MOST_SAID:
+            detail = detail[:MOST_SAID] + " ..."
+        raise kind(detail, line=token.line, text=self.line_text(token.line)[:MOST_SAID])
 
     def line_text(self, line: int) -> str:
         """The line as it stands in the text, comments and all."""

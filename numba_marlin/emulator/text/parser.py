@@ -51,6 +51,7 @@ SILENT = {  # say nothing that matters here: how many numbers follow
 }
 STRING_LABEL = re.compile(r"(?<![\w$%.])([A-Za-z_$%.][\w$%.]*)\s*:", re.ASCII)
 PRODUCT = STRENGTH["*"]
+LONGEST_OPCODE = 400  # the ISA's have 150 characters
 BYTE = re.compile(r"[01]?\d?\d|2[0-4]\d|25[0-5]", re.ASCII)
 T = TypeVar("T")
 
@@ -152,7 +153,7 @@ class Parser(Cursor):
     def decode(self, opcode: str) -> tuple[str, tuple[str, ...]] | None:
         """(root, modifiers) of an opcode that is known."""
         if opcode not in self._decoded:
-            root = self.root_of(opcode)
+            root = self.root_of(opcode) if len(opcode) < LONGEST_OPCODE else None
             self._decoded[opcode] = (
                 None
                 if root is None
