@@ -317,7 +317,7 @@ class Body(Registers):
         p.expect(";")
         if p.at != found.end():
             p.fail("a string stands where an operand must", self.at(found.start()))
-        if root not in UNKEPT and count == len(self.instructions):
+        if count == len(self.instructions) and not ("[" in text and root in UNKEPT):
             texts = OPERAND.findall(text)
             if len(texts) == len(operands):
                 known.update(zip(texts, operands))
