@@ -173,6 +173,8 @@ class Machine:
             raise ValueError(f"shared_bytes={shared_bytes} must not be negative")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
+        if stack_bytes < 0:
+            raise ValueError(f"stack_bytes={stack_bytes} must not be negative")
         if max_instructions < 1:
             raise ValueError(f"max_instructions={max_instructions} must be positive")
         blocks, cluster = (

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import LimitExceeded, Machine, UnknownInstruction
+from tests.cli.verbs import run as run_verb
+from tests.emulator.nvrtc import SOURCES, compiled
 from tests.emulator.ptx_cases import frame, launch
 
 LANES = np.arange(32)
@@ -191,6 +193,16 @@ def test_a_full_stack_names_the_option():
     assert (run(deep, CIRCLE, stack_bytes=1 << 14) == 1).all()
 
 
+def test_the_command_line_has_a_stack(tmp_path, capsys):
+    (tmp_path / "k.ptx").write_text(frame("call (%r2), even, (700);", 0, CIRCLE))
+    command = "machine", "run", tmp_path / "k.ptx"
+    code, _, said = run_verb(capsys, *command)
+    assert code != 0 and "--stack" in said
+    assert run_verb(capsys, *command, "--stack", 1 << 14)[0] == 0
+    code, _, said = run_verb(capsys, *command, "--stack", -1)
+    assert code == 2 and "stack_bytes=-1" in said
+
+
 def test_what_a_recursive_function_may_not_do():
     with pytest.raises(UnknownInstruction, match="exit in factorial.*return to the kernel"):
         launch("call (%r2), factorial, (%r1);", before=FACTORIAL.replace("@%p1 ret;", "@%p1 exit;"))
@@ -230,3 +242,32 @@ def test_a_function_called_from_the_kernel_and_from_a_frame():
     """
     body = "call (%r1), keep, (%t); call (%r2), down, (%r1); call (%r1), keep, (%r2);"
     assert (run(body + "mov.u32 %r2, %r1;", before) == LANES * (LANES + 1)).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [(), ("-lineinfo",), ("-G",)], ids=" ".join)
+def test_what_nvrtc_makes_of_them(options):
+    """Debug builds too: they keep every variable in local memory."""
+    source = (SOURCES / "recursion.cu").read_text(encoding="utf-8")
+    machine = Machine(compiled(source, "--gpu-architecture=sm_80", *options))
+    out = np.zeros(64, np.int32)
+    address = machine.memory.buffer(out, "out").address
+
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    def ackermann(m, n):
+        if m == 0:
+            return n + 1
+        return ackermann(m - 1, ackermann(m, n - 1) if n else 1)
+
+    for seed in (None, 1):
+        machine.run("recursive", args=[address], seed=seed)
+        assert out[::2].tolist() == [fibonacci(t % 8) for t in range(32)]
+        assert out[1::2].tolist() == [ackermann(t % 3, t % 4) for t in range(32)]
+        machine.run("pointers", args=[address], seed=seed)
+        assert (out[:32] == 15 * LANES).all()
+        machine.run("chosen", args=[address, 1], seed=seed)
+        functions = np.stack([LANES + 7, LANES * 7, LANES - 7])
+        methods = np.where(LANES % 2, LANES + 5, LANES * 3)
+        assert (out[:32] == functions[(LANES + 1) % 3, LANES] + 1000 * methods).all()

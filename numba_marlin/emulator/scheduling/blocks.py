@@ -19,6 +19,7 @@ from numba_marlin.emulator.state.lanes import FULL
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.registers import Constant
 from numba_marlin.emulator.text.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
+from numba_marlin.emulator.text.parser import no_collection
 from numba_marlin.emulator.text.program import Instruction
 
 # Collectives of all lanes of a warp, and those that name their members in an operand (its position,
@@ -79,11 +80,12 @@ def compile_blocks(
 ) -> tuple[dict[int, Code], dict[int, Code]]:
     """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
-    bound = [bind(ins, execution) for ins in kernel.instructions]
-    steps = [
-        step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
-    ]
-    members = [members_of(ins, execution) for ins in kernel.instructions]
+    with no_collection():
+        bound = [bind(ins, execution) for ins in kernel.instructions]
+        steps = [
+            step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
+        ]
+        members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
 
     def code(start: int, stop: int, join: int) -> Code:

@@ -56,7 +56,7 @@ class CallStack:
                 LimitExceeded,
                 f"{site.function} calls itself so deep that {m.stack_bytes} bytes of stack are"
                 f" full (a call takes {size}): a larger one is stack_bytes of"
-                " Machine.run; or rewrite it as a loop",
+                " Machine.run, --stack of numba-marlin machine run; or rewrite it as a loop",
                 call.ins,
                 full,
             )
