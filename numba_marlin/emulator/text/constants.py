@@ -103,9 +103,9 @@ class Constants:
         token = self.c.next()
         if token.text == "-":
             value = self._within(self._unary)
-            return (
-                negated(value) if value.kind != "int" else self._wrapped(-int(value.value), value)
-            )
+            if value.kind != "int" or value.value == 1 << BITS - 1:
+                return negated(value)
+            return self._wrapped(-int(value.value), value)
         if token.text == "+":
             return self._within(self._unary)
         if token.text == "!":
