@@ -233,6 +233,8 @@ def test_declared_and_defined():
     .extern .global .u32 y; .common .global .u32 z;\n"""
     body = "ld.global.u32 %r1, [x]; ld.global.u32 %r2, [y]; ld.global.u32 %r3, [z];"
     assert values(body, 3, before) == [7, 8, 0]
+    with pytest.raises(PtxSyntaxError, match="x is defined twice"):
+        Machine(HEADER + ".visible .shared .b8 x[4];\n.shared .b8 x[8];")
 
 
 def test_directives_that_say_nothing_here():

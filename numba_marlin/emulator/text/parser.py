@@ -36,7 +36,8 @@ from numba_marlin.emulator.text.variables import Declaration
 from numba_marlin.hardware.limits import PARAMETER_BYTES
 
 LINE_DIRECTIVES = {".version", ".target", ".address_size"}
-LINKAGE = {".visible", ".extern", ".weak", ".common"}
+STRONG = 3
+LINKAGE = {".extern": 0, ".common": 1, ".weak": 2, ".visible": STRONG}
 WIDE = {"b128": 16, "u128": 16, "s128": 16}  # types of memory only, in bytes
 THREADS, CLUSTER = {".maxntid", ".reqntid"}, {".reqnctapercluster"}
 SILENT = {  # say nothing that matters here: how many numbers follow
@@ -119,6 +120,7 @@ class Parser(Cursor):
         self.result = Module(kernels=self.kernels)
         self.functions: dict[str, Function] = {}
         self.names: dict[str, Variable] = {}
+        self.strengths: dict[str, int] = {}
         self._decoded: dict[str, tuple[str, tuple[str, ...]] | None] = {}
 
     def guarded(self, read: Callable[[], T]) -> T:
@@ -219,8 +221,8 @@ class Parser(Cursor):
                 self.section()
             elif word in LINKAGE:
                 self.next()
-                if word == ".extern" and self.peek() in SPACES:
-                    self.variables(extern=True)
+                if self.peek() in SPACES:
+                    self.variables(LINKAGE[word])
             elif word == ".entry":
                 self.next()
                 self.entry()
@@ -291,11 +293,15 @@ class Parser(Cursor):
             self.fail(f"{token.text} is no function that was declared before", token)
         self.functions[name] = self.functions[token.text]
 
-    def variables(self, extern: bool = False) -> None:
-        """Of the module. What is declared .extern and defined too, is defined."""
+    def variables(self, strength: int = STRONG) -> None:
+        """Of the module. Of several with one name, the strongest (``LINKAGE``) counts."""
+        token = self.token()
         for variable in Declaration(self).read():
-            if not (extern and variable.name in self.names):
-                self.names[variable.name] = variable
+            known = self.strengths.get(variable.name, -1)
+            if known == strength == STRONG:
+                self.fail(f"{variable.name} is defined twice", token)
+            if strength > known:
+                self.names[variable.name], self.strengths[variable.name] = variable, strength
 
     def file(self) -> None:
         """.file number "name", ..."""
