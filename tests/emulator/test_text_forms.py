@@ -233,8 +233,13 @@ def test_declared_and_defined():
     .extern .global .u32 y; .common .global .u32 z;\n"""
     body = "ld.global.u32 %r1, [x]; ld.global.u32 %r2, [y]; ld.global.u32 %r3, [z];"
     assert values(body, 3, before) == [7, 8, 0]
-    with pytest.raises(PtxSyntaxError, match="x is defined twice"):
-        Machine(HEADER + ".visible .shared .b8 x[4];\n.shared .b8 x[8];")
+    for twice in (
+        ".visible .shared .b8 x[4]; .shared .b8 x[8];",
+        ".func x(); .func x() { ret; } .func x() { ret; }",
+        ".entry x() { ret; } .entry x() { ret; }",
+    ):
+        with pytest.raises(PtxSyntaxError, match="x is defined twice"):
+            Machine(HEADER + twice)
 
 
 def test_directives_that_say_nothing_here():

@@ -213,7 +213,7 @@ class Body(Registers):
                 name = variable.name
                 # what lies in the module's memory is shared by kernels that call one function
                 if variable.space in OF_MODULE or name in self.elements or name in p.names:
-                    name = f"{variable.name}@{start}{frame}"
+                    name = f"{variable.name}@{p.place_of(start)}{frame}"
                 self.elements[name] = variable.element
                 known.append(replace(variable, name=name, frame=frame))
             self.kernel.variables += known

@@ -112,6 +112,8 @@ def find_function(parser: Parser, functions: dict[str, Function]) -> None:
     if old is None:
         address = FIRST_ADDRESS + ADDRESS_STEP * len(functions)
         old = functions[name.text] = Function(p, name.text, address, header, body)
+    elif body is not None and old.body is not None:
+        p.fail(f"function {name.text} is defined twice", name)
     elif body is not None:
         old.header, old.body = header, body
         old.__dict__.pop("signature", None)

@@ -79,6 +79,11 @@ class Cursor:
     def line_of(self, position: int) -> int:
         return bisect_right(self._newlines, position - 1) + 1
 
+    def place_of(self, position: int) -> str:
+        """line:column"""
+        line = self.line_of(position)
+        return f"{line}:{position - (self._newlines[line - 2] if line > 1 else -1)}"
+
     def token(self) -> Token:
         """The one that comes; of kind "end" and without text where the text is over."""
         if self._ahead_at != self.at:

@@ -268,6 +268,8 @@ class Parser(Cursor):
             self.fail(f"a kernel needs a name, found {name.text!r}", name)
         if self.to_body():  # without one, it is only declared
             self.skip_braces()
+            if name.text in self.kernels:
+                self.fail(f"kernel {name.text} is defined twice", name)
             self.kernels.places[name.text] = start, self.at
 
     def to_body(self) -> bool:
