@@ -53,6 +53,14 @@ def test_a_kernel_that_cannot_be_read_is_its_own_problem(name):
     assert (answer(machine, "good2"), answer(machine, "good1")) == (2, 1)
 
 
+def test_what_its_launch_finds_names_it_too():
+    wrong = ".entry k() { .reg .b32 %r; add.frob.u32 %r, %r, 1; }"
+    machine = Machine(module() + wrong)
+    machine.kernel("k")
+    with pytest.raises(UnknownInstruction, match=r"frob.*\(in kernel k\)"):
+        machine.run("k")
+
+
 def test_parameters_that_mean_nothing_are_their_kernels_too():
     machine = Machine(
         HEADER + ".entry a(.param .pred p) { ret; } .entry b() .what { } .entry c() {}"

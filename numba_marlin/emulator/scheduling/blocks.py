@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
+from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError, in_kernel
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.lanes import FULL
@@ -80,7 +80,7 @@ def compile_blocks(
 ) -> tuple[dict[int, Code], dict[int, Code]]:
     """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
-    with no_collection():
+    with in_kernel(kernel.name), no_collection():
         bound = [bind(ins, execution) for ins in kernel.instructions]
         steps = [
             step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)

@@ -21,10 +21,9 @@ from typing import TypeVar
 
 from numba_marlin.emulator.errors import (
     UNREADABLE,
-    LimitExceeded,
     MachineError,
-    PtxSyntaxError,
     UnknownInstruction,
+    in_kernel,
 )
 from numba_marlin.emulator.text.body import Body
 from numba_marlin.emulator.text.cfg import find_blocks
@@ -77,13 +76,8 @@ class Kernels(Mapping[str, Kernel]):
         if name not in self.read:
             p = self.p
             p.at, p.stop = self.places[name]
-            try:
-                with no_collection():
-                    self.read[name] = p.guarded(p.kernel)
-            except (PtxSyntaxError, UnknownInstruction, LimitExceeded) as error:
-                raise type(error)(
-                    f"{error.detail} (in kernel {name})", line=error.line, text=error.text
-                ) from error
+            with in_kernel(name), no_collection():
+                self.read[name] = p.guarded(p.kernel)
         return self.read[name]
 
     def __contains__(self, name: object) -> bool:
