@@ -113,8 +113,10 @@ def bind(ins: Instruction, execution: Execution) -> Any:
     try:
         return HANDLERS[ins.root](ins, execution)
     except UNREADABLE as error:
+        section = (HANDLERS[ins.root].__doc__ or "").split(":")[0].split(",")[0]
         raise PtxSyntaxError(
-            f"{ins.opcode} does not take these operands ({type(error).__name__}: {error})",
+            f"{ins.opcode} does not take these operands, or must name a type: compare it with the"
+            f" PTX ISA, {section}",
             line=ins.line,
             text=ins.text,
         ) from error
