@@ -85,12 +85,15 @@ def test_offsets_and_sizes_are_expressions():
 
 
 def test_elements_of_arrays():
+    """An index counts elements of the declared type, of a vector its parts, whatever the access:
+    as ptxas has it."""
     before = ".global .align 4 .u32 a[10] = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};\n"
     body = """.shared .u16 s[8]; mov.u32 %r9, 3; mov.u64 %rd9, 5;
     ld.global.u32 %r1, a[1]; mov.u64 %rd1, a[2]; ld.global.u32 %r2, [%rd1];
     ld.global.u32 %r3, a[%r9]; ld.global.u32 %r4, a[%rd9+1]; mov.u16 %h1, 77;
-    st.shared.u16 s[3], %h1; ld.shared.u16 %r5, [s+6];"""
-    assert values(body, 5, before) == [11, 12, 13, 16, 77]
+    st.shared.u16 s[3], %h1; ld.shared.u16 %r5, [s+6];
+    .shared .v2 .u32 v[4]; st.shared.u32 [v+12], 5; ld.shared.u8 %r6, v[3];"""
+    assert values(body, 6, before) == [11, 12, 13, 16, 77, 5]
 
 
 def test_vector_registers():
