@@ -74,6 +74,12 @@ def add_arguments(parser) -> None:
         metavar="N",
         help="warp instructions after which a run is given up (default 100 million)",
     )
+    parser.add_argument(
+        "--stack",
+        type=int,
+        metavar="BYTES",
+        help="local memory of a thread for functions that call themselves (default 8192)",
+    )
     parser.add_argument("--resident", type=int, metavar="N", help="resident blocks (default all)")
     parser.add_argument(
         "--schedule",
@@ -112,16 +118,34 @@ def execute(args, report) -> bool:
 
 
 def _check_only_listed(args) -> None:
-    of_run = ("entry", "cluster", "shared", "args", "budget", "resident", "schedule", "races")
+    of_run = (
+        "entry",
+        "cluster",
+        "shared",
+        "args",
+        "budget",
+        "stack",
+        "resident",
+        "schedule",
+        "races",
+    )
     given = [name for name in of_run if getattr(args, name) not in (None, 0, [])]
     if given:
         raise ValueError(f"--{given[0]} is for `machine run`: entries only lists the kernels")
 
 
 def entries(machine, report) -> None:
-    found = []
+    """One row a kernel; one that cannot be read says why."""
+    from numba_marlin.emulator import LimitExceeded, PtxSyntaxError, UnknownInstruction
+
+    found: list[dict] = []
     for name in machine.entries:
-        kernel = machine.kernel(name)
+        try:
+            kernel = machine.kernel(name)
+        except (PtxSyntaxError, UnknownInstruction, LimitExceeded) as error:
+            found.append({"entry": name, "error": str(error)})
+            report.row(name, f"cannot be read: {error}")
+            continue
         parameters = [
             {"name": each.name, "type": each.type, "bytes": each.size} for each in kernel.parameters
         ]
@@ -165,6 +189,8 @@ def run(machine, args, report) -> None:
         seed=args.schedule,
         cluster=None if args.cluster is None else three("cluster", args.cluster),
     )
+    if args.stack is not None:
+        launch["stack_bytes"] = args.stack
     if args.budget is not None:
         launch["max_instructions"] = args.budget
     counted = None

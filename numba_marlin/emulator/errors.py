@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 UNREADABLE = (
     LookupError,
@@ -74,6 +75,17 @@ class UnknownInstruction(MachineError):
     def __init__(self, detail: str, **where) -> None:
         super().__init__(f"{detail}\n  what to do: {self.ADVICE}", **where)
         self.detail = detail
+
+
+@contextmanager
+def in_kernel(name: str) -> Iterator[None]:
+    """Errors about the text say that it is the text of kernel ``name``."""
+    try:
+        yield
+    except (PtxSyntaxError, UnknownInstruction, LimitExceeded) as error:
+        raise type(error)(
+            f"{error.detail} (in kernel {name})", line=error.line, text=error.text
+        ) from error
 
 
 class OutOfBounds(MachineError):

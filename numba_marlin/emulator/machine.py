@@ -21,7 +21,7 @@ import numpy as np
 from numba_marlin.emulator.asynchronous.clusters import MAX_BLOCKS
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import root_of
-from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, require_state
+from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, STACK_BYTES, require_state
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
@@ -29,7 +29,7 @@ from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.listener import NOBODY, Listener
 from numba_marlin.emulator.tensor.tensor_sums import MEASURED_ADDER, adder_of
 from numba_marlin.emulator.text.parser import parse
-from numba_marlin.emulator.text.program import Kernel
+from numba_marlin.emulator.text.program import Kernel, Variable
 from numba_marlin.hardware.limits import BLOCK_THREADS
 from numba_marlin.wording import did_you_mean
 
@@ -58,7 +58,8 @@ class RunResult:
 class Machine:
     """A PTX module with its memory.
 
-    ``ptx``: the module's text. ``races``: check that every access is ordered after those it
+    ``ptx``: the module's text; a kernel's body is read when that is asked for, or at once if it is
+    the only one. ``races``: check that every access is ordered after those it
     conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
     the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
     ``adds_like``: whose tensor cores add the products of mma.sync and wgmma ("sm_90",
@@ -75,49 +76,69 @@ class Machine:
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
+        self._place(self.module.variables)
+        if len(self.entries) == 1:  # its errors are those of the text
+            self.kernel()
+
+    def _place(self, variables: Sequence[Variable]) -> None:
+        """Global and constant variables get memory and their first values."""
+        variables = [
+            each
+            for each in variables
+            if each.space in ("global", "const") and each.name not in self.globals
+        ]
+        largest = max(variables, key=lambda each: each.size, default=None)
+        if largest is None:
+            return
         require_state(
-            sum(each.size for each in self.module.variables if each.space in ("global", "const")),
+            sum(buffer.nbytes for buffer in self.globals.values())
+            + sum(each.size for each in variables),
             "the variables of the module",
             "declare less",
+            largest.line,
+            largest.name,
         )
-        for variable in self.module.variables:
-            if variable.space in ("global", "const"):
-                data = np.zeros(variable.size, np.uint8)
-                data[: len(variable.data)] = np.frombuffer(variable.data[: variable.size], np.uint8)
-                self.globals[variable.name] = self.memory.buffer(
-                    data, variable.name, readonly=variable.space == "const"
-                )
-        for variable in self.module.variables:
-            for at, name, offset in variable.relocations:
-                if name not in self.globals:
+        for variable in variables:
+            data = np.zeros(variable.size, np.uint8)
+            data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
+            self.globals[variable.name] = self.memory.buffer(
+                data, variable.name, readonly=variable.space == "const"
+            )
+        for variable in variables:
+            for each in variable.relocations:
+                if each.name not in self.globals:
                     raise PtxSyntaxError(
-                        f"initialiser of {variable.name}: {name} is no variable in global or"
+                        f"initialiser of {variable.name}: {each.name} is no variable in global or"
                         " constant memory",
                         line=variable.line,
                         text=variable.name,
                     )
-                self.globals[variable.name].data[at : at + 8] = np.array(
-                    [self.globals[name].address + offset], np.uint64
-                ).view(np.uint8)
+                value = (self.globals[each.name].address + each.offset) % (1 << 64) >> each.shift
+                self.globals[variable.name].data[each.at : each.at + each.size] = np.frombuffer(
+                    value.to_bytes(8, "little")[: each.size], np.uint8
+                )
 
     @property
     def entries(self) -> tuple[str, ...]:
         return tuple(self.module.kernels)
 
     def kernel(self, entry: str | None = None) -> Kernel:
-        """The kernel named ``entry``; None if there is only one."""
+        """The kernel named ``entry``; None if there is only one. Its body is read when it is first
+        asked for: PtxSyntaxError, UnknownInstruction and LimitExceeded then name it."""
         if entry is None:
             if len(self.module.kernels) != 1:
                 raise ValueError(
                     f"entry must be one of {', '.join(self.entries) or '(there are none)'}"
                 )
-            return next(iter(self.module.kernels.values()))
+            (entry,) = self.entries
         if entry not in self.module.kernels:
             raise ValueError(
                 f"entry={entry!r} must be one of {', '.join(self.entries) or '(there are none)'}"
                 f"{did_you_mean(entry, self.entries)}"
             )
-        return self.module.kernels[entry]
+        kernel = self.module.kernels[entry]
+        self._place(kernel.variables)
+        return kernel
 
     def run(
         self,
@@ -131,6 +152,7 @@ class Machine:
         max_instructions: int = MOST_WARP_INSTRUCTIONS,
         cluster: Sequence[int] | int | None = None,
         listener: Listener = NOBODY,
+        stack_bytes: int = STACK_BYTES,
     ) -> RunResult:
         """Run a whole grid of ``block`` threads each.
 
@@ -141,7 +163,8 @@ class Machine:
         random legal one, a Schedule for one of its kind. ``max_instructions``: budget of warp
         instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a
         multiple; None for what the kernel declares, else 1. ``listener``: what is called while the
-        kernel runs.
+        kernel runs. ``stack_bytes``: local memory of a thread for calls of functions that call
+        themselves, LimitExceeded beyond.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -159,6 +182,8 @@ class Machine:
             raise ValueError(f"shared_bytes={shared_bytes} must not be negative")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
+        if stack_bytes < 0:
+            raise ValueError(f"stack_bytes={stack_bytes} must not be negative")
         if max_instructions < 1:
             raise ValueError(f"max_instructions={max_instructions} must be positive")
         blocks, cluster = (
@@ -196,6 +221,7 @@ class Machine:
                 cluster,
                 self.adder,
                 self.races,
+                stack_bytes,
             )
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)

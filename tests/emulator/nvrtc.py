@@ -13,7 +13,6 @@ SOURCES = Path(__file__).parent / "foreign"
 @cache
 def ptx_of(name: str, arch: str = "sm_80") -> str:
     """PTX of foreign/``name``.cu."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC comes with numba-marlin[cu13]")
     source = (SOURCES / f"{name}.cu").read_text(encoding="utf-8")
     options = [f"--gpu-architecture={arch}", "--std=c++17"]
     if "#include" in source:
@@ -27,10 +26,14 @@ def ptx_of(name: str, arch: str = "sm_80") -> str:
         if not any(Path(folder, "crt/mma.h").is_file() for folder in folders):
             pytest.skip("the headers that mma.h includes are not installed")
         options += [f"--include-path={folder}" for folder in folders]
+    return compiled(source, *options, name=f"{name}.cu")
+
+
+def compiled(source: str, *options: str, name: str = "source.cu") -> str:
+    """PTX of CUDA C++."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC comes with numba-marlin[cu13]")
     try:
-        program = checked(
-            nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
-        )
+        program = checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     except RuntimeError as error:  # the library itself is missing
         pytest.skip(f"NVRTC: {error}")
     if (

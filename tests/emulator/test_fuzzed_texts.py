@@ -9,11 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numba_marlin import testing
 from numba_marlin.emulator import Machine, MachineError, PtxSyntaxError
+from numba_marlin.emulator.text.lexer import tokenize
 from numba_marlin.testing.trials import SMALLS
-from tests.emulator.ptx_cases import frame
+from tests.emulator.form_programs import FORMS
+from tests.emulator.ptx_cases import HEADER, frame
 from tests.emulator.text_mutants import Mutants, Programs
 
 pytestmark = [
@@ -92,6 +96,56 @@ def test_mistakes_in_a_kernel():
 def test_random_programs():
     found = programs([USUAL], 0, 10 * FEW)
     assert found["ran"] and len(found) > 4
+
+
+def form_mutants(seed, count: int) -> Counter:
+    def run(machine):
+        args = [machine.memory.buffer(np.zeros(32, np.uint32)).address, bytes(8)]
+        machine.run("k" if "k" in machine.entries else None, args=args, max_instructions=3000)
+
+    mutants = Mutants(FORMS, seed)
+    return answers((mutants.draw() for _ in range(count)), run)
+
+
+def test_the_forms_are_right_to_begin_with():
+    machine, out = Machine(FORMS), np.zeros(32, np.uint32)
+    machine.run(args=[machine.memory.buffer(out).address, bytes(8)])
+    # of thread t: fib(t % 4) + 1 or 2, and 3 + 5, and tile[5] ^ numbers[...]
+    numbers, places = [1, 2, 3, 4], np.arange(32) % 4
+    values = np.where(places % 2, numbers[1], np.array(numbers)[places])
+    called = np.array([0, 1, 1, 2])[places] + np.array([1, 1, 2, 2])[places]
+    assert (out == 3 + 5 + (values[5] ^ values) + called).all()
+
+
+def test_mistakes_in_rare_forms():
+    found = form_mutants("forms", FEW)
+    assert found["ran"] and found[PtxSyntaxError.__name__]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_mistakes_in_rare_forms(part):
+    found = form_mutants(part, 10 * MANY)
+    assert found["ran"] and len(found) > 6
+
+
+WORDS = sorted({token.text for token in tokenize(FORMS)})
+
+
+@pytest.mark.thorough
+@given(st.lists(st.sampled_from(WORDS), max_size=40), st.sampled_from(("{}", "{} ret; }}", "; {}")))
+def test_words_in_any_order(words, ending):
+    """As a module, and as the body of a kernel."""
+    text = ending.format(" ".join(words))
+    for each in (HEADER + text, frame(text, 0), HEADER + ".func f(.reg .b32 a) { " + text):
+        answer(each, lambda machine: machine.run(max_instructions=100))
+
+
+@pytest.mark.thorough
+@given(st.integers(0, len(FORMS)), st.text(max_size=3))
+def test_texts_that_end_early_or_hold_any_character(place, characters):
+    for each in (FORMS[:place] + characters, FORMS[:place] + characters + FORMS[place:]):
+        answer(each, lambda machine: [machine.kernel(name) for name in machine.entries])
 
 
 @pytest.mark.thorough

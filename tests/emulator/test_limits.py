@@ -39,7 +39,7 @@ def doubling(levels: int, last: str) -> str:
 
 @pytest.mark.parametrize("last", ("", "trap;", "{ } " * 50, f".reg .b32 {', '.join('abcdefgh')};"))
 def test_calls_that_double(last, monkeypatch):
-    monkeypatch.setattr(body, "MOST_TOKENS", 1 << 14)  # for the true ones see below
+    monkeypatch.setattr(body, "MOST_CHARACTERS", 1 << 16)  # for the true ones see below
     monkeypatch.setattr(body, "MOST_INSTRUCTIONS", 1 << 11)
     with pytest.raises(LimitExceeded, match="PTX line"):
         Machine(frame("call f29;", before=doubling(30, last)))

@@ -109,6 +109,7 @@ def test_what_is_missing_is_said():
         ("atom.global.add.u32 %r0;", "atom.global.add.u32 takes 3 operands, not 1"),
         (f"{MMA} {FACTORS};", f"{MMA} takes 4 operands, not 3"),
         ("mov.b64 {%r0, %r1, %r2}, %rd0;", "mov.b64 does not take these operands"),
+        ("setp.lt %q0, %r0, 2;", "must name a type: compare it with the PTX ISA, #comparison-and-"),
     ):
         assert said in str(error(text))
 

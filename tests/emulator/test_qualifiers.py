@@ -113,6 +113,8 @@ discard{}.global.L2 [%rd0], 128;
 createpolicy{}.fractional.L2::evict_first.b64 %rd0, 1.0;
 atom{}.global.add.u32 %r0, [%rd0], %r1;
 red{}.global.add.u32 [%rd0], %r1;
+call{} f;
+return{};
 bra{} $done; $done:
 ret{};
 exit{};

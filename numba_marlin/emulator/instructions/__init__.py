@@ -100,6 +100,7 @@ FAMILIES = (
     "atomics",
     "bits",
     "bulk_copy",
+    "calls",
     "comparison",
     "control",
     "convert",

@@ -2,7 +2,7 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#stack-manipulation-instructions
 
-A kernel that has alloca gets STACK_BYTES behind its local variables, what a CUDA program has unless
+A kernel that has alloca gets ALLOCA_BYTES behind its local variables, what a CUDA program has unless
 it asks for more (cudaLimitStackSize). The stack grows down.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
-from numba_marlin.emulator.state.memory import STACK_BYTES
+from numba_marlin.emulator.state.memory import ALLOCA_BYTES
 
 LEAST_ALIGNMENT, MOST_ALIGNMENT = 8, 1 << 23
 
@@ -33,13 +33,13 @@ def alloca(ins, m):
         s = lanes.sel
         wanted = np.broadcast_to(size[s], lanes.shape).astype(np.int64)
         at = m.stack[s] - wanted & -alignment
-        bad = (wanted < 0) | (wanted > STACK_BYTES) | (at < m.stack_end)
+        bad = (wanted < 0) | (wanted > ALLOCA_BYTES) | (at < m.stack_end)
         if bad.any():
             first = lanes.first(bad)[2]
             raise lanes.fault(
                 OutOfBounds,
                 f"alloca of {wanted[first]} bytes: {m.stack[s][first] - m.stack_end} of the stack's"
-                f" {STACK_BYTES} are left",
+                f" {ALLOCA_BYTES} are left",
                 ins,
                 bad,
             )
@@ -70,7 +70,7 @@ def stackrestore(ins, m):
     def step(lanes):
         s = lanes.sel
         to = np.broadcast_to(a[s], lanes.shape).astype(np.int64)
-        bad = (to < m.stack[s]) | (to > m.stack_end + STACK_BYTES)
+        bad = (to < m.stack[s]) | (to > m.stack_end + ALLOCA_BYTES)
         if bad.any():
             raise lanes.fault(OutOfBounds, "restores a stack that was not saved before", ins, bad)
         m.stack[s] = to

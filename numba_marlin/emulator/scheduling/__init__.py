@@ -1,8 +1,9 @@
 """Who runs next, and one run from its first instruction to its last.
 
-``execution``: the state of a run, which handlers bind to, and ``special_registers``. ``blocks``:
-basic blocks made executable.
+``execution``: the state of a run, which handlers bind to; ``placing`` says where its variables lie,
+``special_registers`` what %tid and its kin read as. ``blocks``: basic blocks made executable.
 ``scheduler`` runs bundles of warps block by block; ``gathering`` holds lanes that wait for a
-collective, ``schedules`` chooses other legal interleavings, ``spinning`` and ``standstill`` find
-and explain that no warp can go on. Imports every other group.
+collective, ``calls`` has the stacks of recursive functions, ``schedules`` chooses other legal
+interleavings, ``spinning`` and ``standstill`` find and explain that no warp can go on. Imports
+every other group.
 """

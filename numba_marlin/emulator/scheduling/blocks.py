@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
+from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError, in_kernel
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.lanes import FULL
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.registers import Constant
 from numba_marlin.emulator.text.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
+from numba_marlin.emulator.text.parser import no_collection
 from numba_marlin.emulator.text.program import Instruction
 
 # Collectives of all lanes of a warp, and those that name their members in an operand (its position,
@@ -81,11 +82,12 @@ def compile_blocks(
 ) -> tuple[dict[int, Code], dict[int, Code]]:
     """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
-    bound = [bind(ins, execution) for ins in kernel.instructions]
-    steps = [
-        step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
-    ]
-    members = [members_of(ins, execution) for ins in kernel.instructions]
+    with in_kernel(kernel.name), no_collection():
+        bound = [bind(ins, execution) for ins in kernel.instructions]
+        steps = [
+            step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
+        ]
+        members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
 
     def code(start: int, stop: int, join: int) -> Code:
@@ -113,8 +115,10 @@ def bind(ins: Instruction, execution: Execution) -> Any:
     try:
         return HANDLERS[ins.root](ins, execution)
     except UNREADABLE as error:
+        section = (HANDLERS[ins.root].__doc__ or "").split(":")[0].split(",")[0]
         raise PtxSyntaxError(
-            f"{ins.opcode} does not take these operands ({type(error).__name__}: {error})",
+            f"{ins.opcode} does not take these operands, or must name a type: compare it with the"
+            f" PTX ISA, {section}",
             line=ins.line,
             text=ins.text,
         ) from error

@@ -18,18 +18,24 @@ from numba_marlin.emulator.asynchronous.copy_arrivals import CopyArrivals
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PtxSyntaxError
-from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
+from numba_marlin.emulator.limits import (
+    BLOCK_BYTES,
+    STACK_BYTES,
+    WARP_BYTES,
+    require_state,
+)
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.races import HappensBefore
+from numba_marlin.emulator.scheduling.placing import align, lay_out, lay_out_frames, rebase
 from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 from numba_marlin.emulator.state.memory import (
+    ALLOCA_BYTES,
     LOCAL_BASE,
     PARAMETER_BASE,
     SHARED_BASE,
-    STACK_BYTES,
     Memory,
 )
 from numba_marlin.emulator.state.register_pool import RegisterPool
@@ -39,10 +45,12 @@ from numba_marlin.emulator.tensor.tensor_sums import ADDERS, MEASURED_ADDER, Add
 from numba_marlin.emulator.tensor.warpgroups import Warpgroups
 from numba_marlin.emulator.tensor.wgmma_registers import WgmmaRegisters
 from numba_marlin.emulator.text.program import (
+    TYPE_BITS,
     Address,
     Immediate,
     Instruction,
     Kernel,
+    Operand,
     Register,
     Symbol,
     Variable,
@@ -50,9 +58,18 @@ from numba_marlin.emulator.text.program import (
 from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
-DYNAMIC_ALIGNMENT = 16
 STACK_ALIGNMENT = 128
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
+
+
+class FrameAddress:
+    """The address of a variable in each lane's frame."""
+
+    def __init__(self, address: int, frames: np.ndarray, dtype) -> None:
+        self.address, self.frames, self.dtype = address, frames, dtype
+
+    def __getitem__(self, sel):
+        return (self.frames[sel] + self.address).astype(self.dtype)
 
 
 class Execution(Binder):
@@ -70,6 +87,7 @@ class Execution(Binder):
         cluster: tuple = (1, 1, 1),
         adder: Adder = ADDERS[MEASURED_ADDER],
         look_for_races: bool | None = False,
+        stack_bytes: int = STACK_BYTES,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
@@ -90,10 +108,14 @@ class Execution(Binder):
                 f" declares must be {MAX_SHARED_BYTES} together at most"
             )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
+        self.stack_bytes = stack_bytes
+        self.framed, self.frame_bytes = lay_out_frames(kernel, local_size)
+        if kernel.saved:
+            local_size = align(local_size) + stack_bytes
         if any(ins.root == "alloca" for ins in kernel.instructions):
-            local_size = -(-local_size // STACK_ALIGNMENT) * STACK_ALIGNMENT + STACK_BYTES
-        # the last of its bytes are the stack's, from the top down
-        self.stack_end = LOCAL_BASE + local_size - STACK_BYTES
+            local_size = align(local_size, STACK_ALIGNMENT) + ALLOCA_BYTES
+        # the last of its bytes are alloca's, from the top down
+        self.stack_end = LOCAL_BASE + local_size - ALLOCA_BYTES
         warps, blocks = slots * -(-threads // WARP), grid[0] * grid[1] * grid[2]
         registers = sum(max(1, width // 8) * count for width, count in kernel.registers.items())
         require_state(
@@ -104,6 +126,8 @@ class Execution(Binder):
             f"{slots} resident blocks of {threads} threads",
             "have fewer of them at a time (resident_blocks of Machine.run, --resident of"
             " numba-marlin machine run), or a smaller grid",
+            kernel.line,
+            f".entry {kernel.name}",
         )
         self.placement = Placement(slots, -(-threads // WARP), threads)
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
@@ -112,6 +136,8 @@ class Execution(Binder):
         self.addresses = dict(global_addresses)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
+        self.addresses.update(self.framed)
+        self.frames = np.zeros((warps, WARP), np.int64)  # where the variables of calls begin
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
         by_slot = np.broadcast_to(slot[:, None], (warps, WARP))
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
@@ -180,7 +206,7 @@ class Execution(Binder):
         ):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
-            self.stack[rows] = self.stack_end + STACK_BYTES
+            self.stack[rows] = self.stack_end + ALLOCA_BYTES
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
             self.mbarriers.forget(section)
@@ -258,6 +284,18 @@ class Execution(Binder):
             return source.view(dtype)
         return Cast(source, dtype)
 
+    def source(self, ins: Instruction, operand: Operand, kind: str):
+        if isinstance(operand, Symbol):
+            if TYPE_BITS[kind] < 64 and self.address_of(operand) >> TYPE_BITS[kind]:
+                raise PtxSyntaxError(
+                    f"the address of {operand.name} needs 64 bits, not {TYPE_BITS[kind]}",
+                    line=ins.line,
+                    text=ins.text,
+                )
+            if operand.name in self.framed and TYPE_BITS[kind] >= 32:
+                return FrameAddress(self.address_of(operand), self.frames, DTYPES[kind])
+        return super().source(ins, operand, kind)
+
     def address_of(self, symbol: Symbol) -> int:
         return self.addresses[symbol.name] + symbol.offset
 
@@ -314,45 +352,11 @@ class Execution(Binder):
             return of_register
         start = self.address_of(base) if isinstance(base, Symbol) else int(base.value)
         where = signed64(start + offset)
+        if isinstance(base, Symbol) and base.name in self.framed:
+            return lambda lanes: self.frames[lanes.sel] + where
         return lambda lanes: np.full(lanes.shape, where, np.int64)
 
 
 def signed64(value: int) -> int:
     """As addresses wrap."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel, dynamic: int):
-    """Addresses of the variables of a space: ([(address, size, name)], bytes in all, bytes before
-    the dynamic part).
-
-    Module-scope variables count when the kernel's text names them, as ptxas does. All [] arrays
-    start at the same place.
-    """
-    used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
-    mine = [v for v in variables if v.space == space and v.name in used]
-    mine += [v for v in kernel.variables if v.space == space]
-    placed, end, alignment = [], base, DYNAMIC_ALIGNMENT
-    for variable in mine:
-        if variable.size:
-            start = -(-end // variable.align) * variable.align
-            placed.append((start, variable.size, variable.name))
-            end = start + variable.size
-        else:
-            alignment = max(alignment, variable.align)
-    start = -(-end // alignment) * alignment if dynamic else end
-    placed += [(start, dynamic, v.name) for v in mine if not v.size]
-    return placed, start + dynamic - base, start - base
-
-
-def rebase(placed: list, base: int) -> list:
-    return [(start - base, size, name) for start, size, name in placed]
-
-
-def symbols(operands: Sequence):
-    """All Symbol operands, inside addresses too."""
-    for operand in operands:
-        if isinstance(operand, Symbol):
-            yield operand
-        elif isinstance(operand, Address) and isinstance(operand.base, Symbol):
-            yield operand.base

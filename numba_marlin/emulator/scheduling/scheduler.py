@@ -17,12 +17,13 @@ from numba_marlin.emulator.asynchronous.barriers import Barriers
 from numba_marlin.emulator.asynchronous.clusters import ClusterBarriers
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, describe_lanes
 from numba_marlin.emulator.scheduling.blocks import Code, compile_blocks
+from numba_marlin.emulator.scheduling.calls import CallStack
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.gathering import Gathering
 from numba_marlin.emulator.scheduling.schedules import Chooser, Schedule
 from numba_marlin.emulator.scheduling.spinning import SpinDetector
 from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
-from numba_marlin.emulator.state.ends import Barrier, Branch, Leave, WarpgroupWait
+from numba_marlin.emulator.state.ends import Barrier, Branch, Call, Leave, Return, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.state.listener import Listener, watcher
 from numba_marlin.emulator.state.paths import Bundle, Path, arrive, merge, split
@@ -62,6 +63,7 @@ class Scheduler:
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning, self.progress = SpinDetector(execution), watcher()
+        self.calls = CallStack(execution)
         self.warps_left = [0] * self.placement.slots
         self.begun, self.together = 0, 0  # the first pc of what runs, and how many warps run it
         execution.clock = lambda pc: self.instructions + (pc - self.begun) * self.together
@@ -255,6 +257,26 @@ class Scheduler:
             return None
         return self._part(bundle, taken, EXIT, code)
 
+    def _call(self, bundle: Bundle, code: Code) -> None:
+        paths = self.calls.enter(bundle.paths, bundle.lanes, code.end, code.next)
+        self.events += 1
+        self.round = bundle.round + (code.end.target <= bundle.pc)
+        self._add(code.end.target, paths)
+
+    def _return(self, bundle: Bundle, code: Code) -> int | None:
+        taken = self._guard(bundle, code.end.guard)
+        if taken is False:
+            return code.next
+        masks = [path.mask for path in bundle.paths] if taken is True else taken
+        going, staying = [], []
+        for path, mask in zip(bundle.paths, masks):
+            if mask:
+                going.append(Path(path.warp, mask, path.join))
+            if path.mask & ~mask:
+                staying.append(Path(path.warp, path.mask & ~mask, path.join))
+        self._release([(code.next, path) for path in staying] + self.calls.leave(going))
+        return None
+
     def _exit(self, paths: list[Path]) -> None:
         """All lanes of ``paths`` are done. Collectives and barriers no longer wait for them."""
         live, emptied = self.placement.live, []
@@ -363,7 +385,9 @@ class Scheduler:
 
 ACTIONS = {
     Branch: Scheduler._branch,
+    Call: Scheduler._call,
     Leave: Scheduler._leave,
+    Return: Scheduler._return,
     Barrier: Scheduler._barrier,
     WarpgroupWait: Scheduler._warpgroup_wait,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_marlin.emulator.text.program import Instruction
+from numba_marlin.emulator.text.program import CallSite, Instruction
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +25,36 @@ class Branch:
 @dataclass(frozen=True, eq=False)
 class Leave:
     """The thread exits where the guard holds."""
+
+    ins: Instruction
+    guard: Any | None
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """What a call passes, or gives back. ``size``: bytes, of variables in local memory: ``source``
+    is then the caller's Symbol and ``target`` the callee's; 0 for a readable and a writable
+    value."""
+
+    source: Any
+    target: Any
+    size: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Into a recursive function that begins at ``target``."""
+
+    ins: Instruction
+    site: CallSite
+    target: int
+    parameters: tuple[Transfer, ...]
+    results: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """To where the function was called, where the guard holds."""
 
     ins: Instruction
     guard: Any | None

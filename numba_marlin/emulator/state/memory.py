@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # valid.
 SHARED_BASE = 0x400
 LOCAL_BASE = 0x100
-STACK_BYTES = 1024  # of a thread, for alloca
+ALLOCA_BYTES = 1024  # of a thread, for alloca
 PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 # Generic windows. Global buffers live below them.
 SHARED_WINDOW = 0x7F00_0000_0000

@@ -2,7 +2,8 @@
 
 ``{ ... }``, as in inline asm, opens a scope with its own registers and labels; registers of sibling
 scopes share places in the register file. Names are resolved here, labels to pcs once the body is
-complete.
+complete. What the machine has no instruction for is written as others here: indexed branches,
+moves of vectors, values of 128 bits (two registers of 64), elements of arrays by register.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#instructions
 """
@@ -10,36 +11,59 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#instructions
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
-from numba_marlin.emulator.limits import MOST_INSTRUCTIONS, MOST_SCOPES, MOST_TOKENS
-from numba_marlin.emulator.text.calls import END, Calls
-from numba_marlin.emulator.text.lexer import SPACES, Token, literal, negated
+from numba_marlin.emulator.limits import MOST_CHARACTERS, MOST_INSTRUCTIONS, MOST_SCOPES
+from numba_marlin.emulator.text.calls import Calls
+from numba_marlin.emulator.text.lexer import NAME, SPACES, Token, literal
+from numba_marlin.emulator.text.locations import Location
+from numba_marlin.emulator.text.operands import Operands
 from numba_marlin.emulator.text.program import (
     TYPE_BITS,
     Address,
     Immediate,
     Instruction,
     Kernel,
-    Not,
-    Pair,
     Register,
-    Sink,
-    Special,
     Symbol,
+    Variable,
     Vector,
 )
+from numba_marlin.emulator.text.registers import Registers
+from numba_marlin.emulator.text.rewriting import indexed_branch, move
 from numba_marlin.emulator.text.scopes import Scope
+from numba_marlin.emulator.text.variables import Declaration
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.text.parser import Parser
 
+LABEL = r"[A-Za-z_$%][\w$%.]*"
+STATEMENT = re.compile(
+    rf"""\s*(?:
+    (?P<location>\.loc[ \t][^\n]*|@@[^\n]*)
+    |(?P<sign>[{{}};])
+    |(?P<directive>\.[a-z]+)
+    |(?P<label>{LABEL})\s*:(?!:)
+    |(?:@\s*(?:(?P<negated>!)\s*)?(?P<guard>{NAME})\s+)?(?P<opcode>[A-Za-z_](?:[\w.]|::)*)
+        (?P<operands>[^;]*);
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+OPERAND = re.compile(r"(?:[^,\[\]{}()]|\[[^\[\]]*\]|\{[^{}]*\})+")
+PLAIN = re.compile(
+    rf"(?P<number>[1-9]\d{{0,9}}|0)|\[(?P<base>{NAME})(?:\+(?P<offset>-?\d{{1,9}}))?\]"
+)
 LOCAL_PARAMETER = re.compile(r"\.param(::func)?")  # of a call: it lies in local memory
 # What is rewritten as other instructions here.
 CALLS, INDEXED_BRANCHES = {"call", "call.uni"}, {"brx.idx", "brx.idx.uni"}
+OWN = {"call", "return"}  # instructions that only the rewriting makes
+VECTOR_MOVE = re.compile(r"mov\.v[248]\.(\w+)|mov\.(b128)")
+OF_MODULE = {"global", "const"}  # spaces of which there is one memory for all kernels
 # Opcodes whose last operand is a label of the program.
-BRANCHES = {"bra"}
+BRANCHES, LEAVES = {"bra"}, {"ret", "exit"}
+UNKEPT = {"mov", "cvta"}  # a[1] means another thing to them
 SPECIAL_NAMES = (
     {
         f"%{name}"
@@ -71,302 +95,305 @@ SPECIAL_NAMES = (
 )
 
 
-class Body:
+class Statement(NamedTuple):
+    """Where an instruction stands in the text; ``guard`` is its predicate, None without one."""
+
+    start: int
+    stop: int
+    guard: Register | None = None
+    negated: bool = False
+
+
+class Body(Registers):
     """The statements of one kernel."""
 
+    specials = SPECIAL_NAMES
+
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
-        self.p, self.kernel, self.begun = parser, kernel, parser.read
-        self.scope = Scope()
-        self.names: set[str] = set()  # of the kernel's variables
+        super().__init__(parser, kernel)
+        self.characters = 0
         self.parameters = {parameter.name for parameter in kernel.parameters}
-        # (depth, width) -> places that closed scopes have left
-        self.free: dict[tuple[int, int], list[int]] = {}
-        self.pending: list[tuple[dict, Scope, str | None, Token]] = []
-        self.source, self.inlined = None, None
-        self.last_line = None, None  # source and inlined of the last .loc that named a line
-        self.calls = Calls(self)
+        self.instructions: list[Instruction] = []
+        self.pending: list[tuple[int, Scope, str, int]] = []  # pc, scope, label, place in the text
+        self.location = Location()
+        self.spelt = (0, 0), ""  # (start, stop) of a statement, and its text
+        # by the place of the declaration, of which a function called twice has one, and the frame
+        self.variables: dict[tuple[int, str], list[Variable]] = {}
+        self.elements: dict[str, int] = {}
         self.tables: dict[str, list[str]] = {}  # .branchtargets
+        self.operands = Operands(self)
+        self.calls = Calls(self)
 
     def parse(self) -> None:
+        self.charge(self.p.stop - self.p.at)
         self.statements()
-        if not self.pending:
-            self.emit(self.p.tokens[self.p.at - 1], "ret", ())
+        end = self.p.at
+        self.calls.finish(Statement(end - 1, end))
+        if not self.instructions:
+            self.emit(Statement(end - 1, end), "ret", ())
         self.kernel.variables += self.calls.variables.values()
         self.resolve()
 
+    def charge(self, characters: int) -> None:
+        """So many more are read."""
+        self.characters += characters
+        if self.characters > MOST_CHARACTERS:
+            self.p.fail(
+                f"{self.kernel.name} has more than {MOST_CHARACTERS} characters, with those of the"
+                " functions that it calls once for each call",
+                kind=LimitExceeded,
+            )
+
     def statements(self) -> None:
         """Up to and with the closing brace of this level."""
-        p, outer = self.p, []
+        p, outer, match = self.p, [], STATEMENT.match
         while True:
-            word = p.peek()
-            if p.read - self.begun > MOST_TOKENS:
-                p.fail(
-                    f"{self.kernel.name} has more than {MOST_TOKENS} words, with those of the"
-                    " functions that it calls once for each call",
-                    kind=LimitExceeded,
-                )
-            if word == "}" and not outer:
-                p.next()
-                break
-            if word == "{":
-                p.next()
-                outer.append(self.scope)
-                self.scope = Scope(self.scope)
-                if self.scope.depth > MOST_SCOPES:
-                    p.fail(f"more than {MOST_SCOPES} {{ }} within each other", kind=LimitExceeded)
-            elif word == "}":
-                p.next()
-                self.leave_scope(self.scope)
-                self.scope = outer.pop()
-            elif word == ";":
-                p.next()
-            elif word == ".reg" or word.startswith(".reg."):  # fp16 headers leave out the space
-                self.registers()
-            elif word == ".param":
-                self.calls.declare()
-            elif word in SPACES:
-                # a function that is called twice declares its own twice
-                for variable in p.variables():
-                    if variable.name not in self.names:
-                        self.names.add(variable.name)
-                        self.kernel.variables.append(variable)
-            elif word == ".pragma":
-                p.skip_until(";")
-            elif word == ".loc":
-                self.location(*p.location())
-            elif word == ".file":
-                p.file()
-            elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
-                self.label()
-            elif word.startswith("."):
-                p.fail(f"unknown directive {word!r} in {self.kernel.name}")
+            found = match(p.text, p.at, p.stop)
+            if found is None:
+                self.unreadable()
+            kind = found.lastgroup
+            if kind == "operands":
+                self.instruction(found)
+            elif kind == "sign":
+                p.at, word = found.end(), found["sign"]
+                if word == "{":
+                    outer.append(self.scope)
+                    self.scope = Scope(self.scope)
+                    if self.scope.depth > MOST_SCOPES:
+                        p.fail(
+                            f"more than {MOST_SCOPES} {{ }} within each other", kind=LimitExceeded
+                        )
+                elif word == "}":
+                    if not outer:
+                        return
+                    self.leave_scope(self.scope)
+                    self.scope = outer.pop()
+            elif kind == "location":
+                p.at = found.end()
+                self.location = self.location.then(found["location"])
+            elif kind == "label":
+                p.at = found.end()
+                self.label(found["label"], found.start("label"))
             else:
-                self.instruction()
+                self.directive()
 
-    def label(self) -> None:
+    def unreadable(self) -> None:
+        """Raise the error for what begins no statement, or has no end."""
         p = self.p
         token = p.next()
-        p.next()
-        if p.peek() == ".callprototype":
-            self.calls.prototype(token.text)
-        elif p.take(".branchtargets"):
-            self.tables[token.text] = [p.next().text]
+        if token.kind == "punct":
+            p.fail(f"unexpected character {token.text!r}: no statement begins so", token)
+        p.skip_until(";")
+        p.fail(f"{token.text!r} begins no statement", token)
+
+    def directive(self) -> None:
+        p = self.p
+        word = p.peek()
+        if word == ".reg" or word.startswith(".reg."):  # fp16 headers leave out the space
+            self.registers()
+        elif word == ".param":
+            self.calls.declare()
+        elif word.split("::")[0] in SPACES:
+            self.declare()
+        elif word == ".pragma":
+            p.skip_until(";")
+        elif word == ".file":
+            p.file()
+        elif word == ".section":
+            p.section()
+        else:
+            p.fail(f"unknown directive {word!r} in {self.kernel.name}")
+
+    def declare(self) -> None:
+        """Variables in memory. A function that is called twice has its own once; of one that calls
+        itself, each call has its own local ones."""
+        p, start = self.p, self.p.token().start
+        read = Declaration(p, self.scope.symbol).read()
+        frame = self.calls.frame if read[0].space == "local" else ""
+        known = self.variables.get((start, frame))
+        if known is None:
+            known = self.variables[start, frame] = []
+            for variable in read:
+                name = variable.name
+                # what lies in the module's memory is shared by kernels that call one function
+                if variable.space in OF_MODULE or name in self.elements or name in p.names:
+                    name = f"{variable.name}@{p.place_of(start)}{frame}"
+                self.elements[name] = variable.element
+                known.append(replace(variable, name=name, frame=frame))
+            self.kernel.variables += known
+        for variable, own in zip(read, known):
+            self.scope.symbols[variable.name] = own.name
+        self.scope.operands.clear()
+
+    def element_of(self, symbol: Symbol) -> int | None:
+        """Bytes of an element of a variable."""
+        known = self.p.names.get(symbol.name)
+        return known.element if known is not None else self.elements.get(symbol.name)
+
+    def label(self, name: str, start: int) -> None:
+        p = self.p
+        word = p.peek()
+        if word == ".callprototype":
+            self.calls.prototype(name)
+        elif word in (".branchtargets", ".calltargets"):
+            p.next()
+            table = self.tables[name] = [p.next().text]
             while p.take(","):
-                self.tables[token.text].append(p.next().text)
+                table.append(p.next().text)
             p.expect(";")
         else:
-            if token.text in self.scope.labels:
-                p.fail(f"label {token.text} is declared twice", token)
-            self.scope.labels[token.text] = len(self.pending)
+            if name in self.scope.labels:
+                p.fail(f"label {name} is declared twice", self.at(start))
+            self.scope.labels[name] = len(self.instructions)
 
-    def leave_scope(self, scope: Scope) -> None:
-        # A scope of the same depth may reuse the places: it cannot be alive at the same time. An
-        # outer one could.
-        for register in scope.registers.values():
-            self.free.setdefault((scope.depth, register.width), []).append(register.index)
+    def where(self, token: Token) -> Statement:
+        """That stands at ``token``, for instructions that the text does not spell."""
+        return Statement(token.start, token.end)
 
-    def location(self, source: tuple, inlined: tuple | None) -> None:
-        """A location named again after line 0, which instructions of no line have, was inlined
-        where it was before: libnvvm does not repeat that."""
-        if inlined is None and self.source and not self.source[1] and source == self.last_line[0]:
-            inlined = self.last_line[1]
-        self.source, self.inlined = source, inlined
-        if source[1]:
-            self.last_line = source, inlined
+    def at(self, start: int) -> Token:
+        """For messages about what stands there."""
+        return Token("name", "", self.p.line_of(start), start, start)
 
-    def registers(self) -> None:
+    def instruction(self, found: re.Match) -> None:
         p = self.p
-        fused = p.next().text[len(".reg.") :]
-        kind = fused or p.next().text[1:]
-        if kind not in TYPE_BITS:
-            p.fail(f"registers of type {kind!r} are not supported")
-        width = max(16, TYPE_BITS[kind]) if kind != "pred" else TYPE_BITS[kind]
-        while True:
-            name = p.next().text
-            if not p.take("<"):
-                self.scope.declared[name] = width
-            else:
-                self.scope.ranges[name] = width, p.at_least(0)
-                p.expect(">")
-            if not p.take(","):
-                break
-        p.expect(";")
-
-    def register(self, name: str) -> Register | None:
-        """The register that ``name`` means here, placed in the register file if it is new."""
-        scope = self.scope
-        while scope is not None:
-            register = scope.registers.get(name)
-            if register is not None:
-                return register
-            width = scope.width_of(name)
-            if width is not None:
-                places = self.free.get((scope.depth, width))
-                if places:
-                    index = places.pop()
-                else:
-                    index = self.kernel.registers.get(width, 0)
-                    self.kernel.registers[width] = index + 1
-                register = scope.registers[name] = Register(name, width, index)
-                return register
-            scope = scope.outer
-        return None
-
-    def instruction(self) -> None:
-        p = self.p
-        if not p.peek():
-            p.next()  # raises: the text is over
-        first = p.tokens[p.at]
-        guard, negated = None, False
-        if p.take("@"):
-            negated = p.take("!")
-            guard = self.name(p.next())
+        opcode, start = found["opcode"], found.start("opcode")
+        guard = None
+        if found["guard"] is not None:
+            start = p.text.index("@", found.start(), start)
+            guard = self.register(found["guard"])
             if not isinstance(guard, Register) or guard.width != TYPE_BITS["pred"]:
-                p.fail("a guard must be a predicate register", first)
-        token = p.next()
-        opcode = token.text
-        root = p.root_of(opcode) if token.kind == "name" else None
+                if guard is None:
+                    p.fail(f"{found['guard']} is not declared", self.at(start))
+                p.fail("a guard must be a predicate register", self.at(start))
+        where = Statement(start, found.end(), guard, bool(found["negated"]))
         if opcode in CALLS:
-            self.calls.call(first, guard, negated)
+            p.at = found.start("operands")
+            self.calls.call(where)
             return
         if opcode in INDEXED_BRANCHES:
-            self.indexed_branch(first, guard)
+            p.at = found.start("operands")
+            indexed_branch(self, where)
             return
-        if root is None:
-            p.fail(f"unknown instruction {opcode!r}", token, UnknownInstruction)
-        if root == "ret" and self.calls.stack:
-            p.expect(";")
-            self.emit(first, "bra", (), guard, negated, END)
-            return
-        label, operands = None, []
+        decoded = p.decode(opcode)
+        if decoded is None or decoded[0] in OWN:
+            p.fail(f"unknown instruction {opcode!r}", self.at(start), UnknownInstruction)
+        root = decoded[0]
         if root in BRANCHES:
-            label = p.next().text
-        elif p.peek() != ";":
-            operands.append(self.operand())
-            while p.take(","):
-                operands.append(self.operand())
-        p.expect(";")
+            label = found["operands"].strip()
+            if not label:
+                p.fail(f"{opcode} needs a label", self.at(start))
+            p.at = found.end()
+            self.emit(where, opcode, (), label)
+            return
+        operands = self.operands_of(found, root)
+        p.at = found.end()
+        if root in LEAVES and self.calls.leave(where, root):
+            return
         if "param" in opcode and any(self.calls.is_parameter(operand) for operand in operands):
             opcode = LOCAL_PARAMETER.sub(".local", opcode)
-        self.emit(first, opcode, tuple(operands), guard, negated, label)
+        if "b128" in opcode and root in ("ld", "ldu", "st"):
+            opcode = opcode.replace(".b128", ".v2.b64")
+        vector = VECTOR_MOVE.fullmatch(opcode)
+        if vector is not None:
+            move(self, where, "b64" if vector[2] else vector[1], operands)
+            return
+        self.emit(where, opcode, operands)
+
+    def operands_of(self, found: re.Match, root: str) -> tuple:
+        """Those that have been read in this scope are known by their text, the usual ones soon
+        found; only others are read word by word, which takes five times as long."""
+        p, text, known = self.p, found["operands"], self.scope.operands
+        operands = []
+        for each in OPERAND.findall(text) if "[" in text or "{" in text else text.split(","):
+            operand = known.get(each)
+            if operand is None:
+                operand = self.plain(each.strip())
+                if operand is None:
+                    break
+                known[each] = operand
+            operands.append(operand)
+        else:
+            return tuple(operands)
+        if not text.strip():
+            return ()
+        p.at, count = found.start("operands"), len(self.instructions)
+        operands = self.operands.list(root)
+        p.expect(";")
+        if p.at != found.end():
+            p.fail("a string stands where an operand must", self.at(found.start()))
+        if count == len(self.instructions) and not ("[" in text and root in UNKEPT):
+            texts = OPERAND.findall(text)
+            if len(texts) == len(operands):
+                known.update(zip(texts, operands))
+        return tuple(operands)
+
+    def plain(self, text: str) -> Register | Immediate | Address | Vector | None:
+        """%r1, 5, [%rd1+4] or {%r1, %r2}; None for all else."""
+        register = self.register(text)
+        if register is not None:
+            return register
+        if text[:1] == "{":
+            items = [self.plain(each.strip()) for each in text[1:-1].split(",")]
+            return None if None in items or "{" in text[1:] else Vector(tuple(items))
+        found = PLAIN.fullmatch(text)
+        if found is None:
+            return None
+        if found["number"]:
+            return literal(text)
+        base = self.register(found["base"])
+        return Address(base, int(found["offset"] or 0)) if isinstance(base, Register) else None
 
     def emit(
-        self,
-        first: Token,
-        opcode: str,
-        operands: tuple,
-        guard: Register | None = None,
-        negated: bool = False,
-        label: str | None = None,
+        self, where: Statement, opcode: str, operands: tuple, label: str | None = None, call=None
     ) -> None:
-        """One instruction; its text is what was read from ``first`` to here."""
         p = self.p
-        root, end = p.root_of(opcode), p.tokens[p.at - 1]
-        fields = dict(
-            line=first.line,
-            text=" ".join(p.text[first.start : max(end.end, first.end)].split()),
-            opcode=opcode,
-            root=root,
-            modifiers=tuple(m for m in opcode[len(root) :].split(".") if m),
-            operands=operands,
-            guard=guard,
-            guard_negated=negated,
-            source=self.source,
-            inlined=self.inlined,
+        root, modifiers = p.decode(opcode)
+        pc = len(self.instructions)
+        if label is not None:
+            self.pending.append((pc, self.scope, label, where.start))
+        self.instructions.append(
+            Instruction(
+                pc,
+                p.line_of(where.start),
+                self.text_of(where),
+                opcode,
+                root,
+                modifiers,
+                operands,
+                where.guard,
+                where.negated,
+                None,
+                self.location.source,
+                self.location.inlined,
+                call,
+            )
         )
-        self.pending.append((fields, self.scope, label, first))
-        if len(self.pending) > MOST_INSTRUCTIONS:
+        if pc >= MOST_INSTRUCTIONS:
             p.fail(
                 f"{self.kernel.name} has more than {MOST_INSTRUCTIONS} instructions, with those of"
                 " the functions that it calls once for each call",
-                first,
+                self.at(where.start),
                 LimitExceeded,
             )
 
-    def scratch_predicate(self) -> Register:
-        """One that the program cannot name."""
-        self.scope.declared["%scratch"] = TYPE_BITS["pred"]
-        return self.register("%scratch")
+    def text_of(self, where: Statement) -> str:
+        """What is written there. Of what is expanded to many instructions, all have the one."""
+        if (where.start, where.stop) != self.spelt[0]:
+            text = " ".join(self.p.text[where.start : where.stop].split())
+            self.spelt = (where.start, where.stop), text
+        return self.spelt[1]
 
-    def indexed_branch(self, first: Token, guard: Register | None) -> None:
-        """brx.idx index, targets: one comparison and branch a target, the last one without
-        asking."""
-        p = self.p
-        index = self.operand()
-        p.expect(",")
-        token = p.next()
-        p.expect(";")
-        if guard is not None or token.text not in self.tables:
-            p.fail(
-                "brx.idx must have no guard and name a .branchtargets list before it, not"
-                f" {token.text}",
-                token,
-                UnknownInstruction,
-            )
-        predicate = self.scratch_predicate()
-        targets = self.tables[token.text]
-        for number, target in enumerate(targets[:-1]):
-            self.emit(first, "setp.eq.u32", (predicate, index, Immediate(number)))
-            self.emit(first, "bra", (), predicate, False, target)
-        self.emit(first, "bra", (), label=targets[-1])
+    def skip(self, where: Statement) -> str:
+        """Branch to the label that is returned where the guard of ``where`` does not hold."""
+        label = f"%skip{len(self.instructions)}"
+        self.emit(where._replace(negated=not where.negated), "bra", (), label)
+        return label
 
     def resolve(self) -> None:
-        for pc, (fields, scope, label, token) in enumerate(self.pending):
-            target = None
-            if label is not None:
-                target = scope.label(label)
-                if target is None:
-                    self.p.fail(f"label {label} is not declared", token)
-            self.kernel.instructions.append(Instruction(pc=pc, target=target, **fields))
-
-    def operand(self):
-        p = self.p
-        if p.take("{"):
-            items = [self.operand()]
-            while p.take(","):
-                items.append(self.operand())
-            p.expect("}")
-            return Vector(tuple(items))
-        if p.take("["):
-            base, offset = self.operand(), 0
-            if isinstance(base, Symbol):
-                base, offset = Symbol(base.name), base.offset
-            while p.peek() in "+-":
-                offset += p.integer() if p.take("+") else p.integer()
-            index = self.operand() if p.take(",") else None
-            p.expect("]")
-            return Address(base, offset, index)
-        if p.take("!"):
-            return Not(self.name(p.next()))
-        if p.take("-"):
-            return negated(literal(p.next().text))
-        token = p.next()
-        if token.kind == "number":
-            return literal(token.text)
-        if token.text == "_":
-            first = Sink()
-        else:
-            first = self.name(token)
-        if p.take("|"):
-            return Pair(first, self.operand())
-        if isinstance(first, Symbol) and p.peek() in ("+", "-"):
-            p.take("+")
-            return Symbol(first.name, p.integer())
-        return first
-
-    def name(self, token: Token):
-        register = self.register(token.text)
-        if register is not None:
-            return register
-        if token.text in SPECIAL_NAMES:
-            return Special(token.text)
-        if token.text == "WARP_SZ":
-            return Immediate(32)
-        parameter = self.scope.parameter(token.text)
-        if parameter is not None:
-            return Symbol(parameter)
-        if token.text in self.p.functions:
-            return Immediate(self.p.functions[token.text].address)
-        if any(token.text in each for each in (self.names, self.p.names, self.parameters)):
-            return Symbol(token.text)
-        self.p.fail(f"{token.text} is not declared", token)
+        """The pcs of all labels."""
+        for pc, scope, label, start in self.pending:
+            target = scope.label(label)
+            if target is None:
+                self.p.fail(f"label {label} is not declared", self.at(start))
+            self.instructions[pc] = replace(self.instructions[pc], target=target)
+        self.kernel.instructions = self.instructions

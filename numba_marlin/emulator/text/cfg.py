@@ -14,9 +14,10 @@ from numba_marlin.emulator.text.program import BasicBlock, Instruction
 EXIT = -1
 BRANCH = {"bra"}
 LEAVE = {"ret", "exit"}
+CALLS, RETURNS = {"call"}, {"return"}  # of recursive functions; the others are inlined
 BARRIERS = {"bar", "barrier", "barrier.cluster"}
 WAITS = {"wgmma.wait_group"}
-TERMINATORS = BRANCH | LEAVE | BARRIERS | WAITS
+TERMINATORS = BRANCH | LEAVE | CALLS | RETURNS | BARRIERS | WAITS
 
 
 def find_blocks(instructions: Sequence[Instruction]) -> dict[int, BasicBlock]:
@@ -41,7 +42,7 @@ def successors(last: Instruction, stop: int, count: int) -> list[int]:
     if last.root in BRANCH:
         target = last.target if last.target < count else EXIT
         return [target] if last.guard is None else [target, through]
-    if last.root in LEAVE:
+    if last.root in LEAVE | RETURNS:
         return [EXIT] if last.guard is None else [EXIT, through]
     return [through]
 

@@ -1,106 +1,170 @@
-"""PTX text -> Module: directives, variables, kernels with decoded instructions.
+"""PTX text -> Module: directives, variables, and kernels with decoded instructions, which are read
+when they are asked for.
 
 Reads what NVVM emits (PTX ISA 8.x and 9.x) and inline asm; ``body`` reads the statements. Of debug
 directives the line numbers are kept; an opcode that the registry does not know raises
-UnknownInstruction here, anything else unreadable PtxSyntaxError, both with their line.
+UnknownInstruction, anything else unreadable PtxSyntaxError, both with their line: what stands in a
+kernel when that is read, all else at once.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#directives
 """
 
 from __future__ import annotations
 
+import gc
 import math
-import struct
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TypeVar
 
-from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
+from numba_marlin.emulator.errors import (
+    UNREADABLE,
+    MachineError,
+    UnknownInstruction,
+    in_kernel,
+)
 from numba_marlin.emulator.text.body import Body
-from numba_marlin.emulator.text.calls import Function, find_functions
 from numba_marlin.emulator.text.cfg import find_blocks
-from numba_marlin.emulator.text.lexer import SPACES, Token, literal, negated, tokenize
+from numba_marlin.emulator.text.constants import STRENGTH, Constants
+from numba_marlin.emulator.text.functions import Function, find_function, recursive
+from numba_marlin.emulator.text.lexer import SPACES, Cursor
 from numba_marlin.emulator.text.program import TYPE_BITS, Kernel, Module, Parameter, Variable
+from numba_marlin.emulator.text.variables import Declaration
 from numba_marlin.hardware.limits import PARAMETER_BYTES
 
 LINE_DIRECTIVES = {".version", ".target", ".address_size"}
-LINKAGE = {".visible", ".extern", ".weak", ".common"}
-INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
-FLOAT_BITS = {"f32": (32,), "f64": (64,), "decimal": (32, 64)}  # that literals initialise
+STRONG = 3
+LINKAGE = {".extern": 0, ".common": 1, ".weak": 2, ".visible": STRONG}
+WIDE = {"b128": 16, "u128": 16, "s128": 16}  # types of memory only, in bytes
+THREADS, CLUSTER = {".maxntid", ".reqntid"}, {".reqnctapercluster"}
+SILENT = {  # say nothing that matters here: how many numbers follow
+    ".noreturn": 0,
+    ".explicitcluster": 0,
+    ".blocksareclusters": 0,
+    ".maxclusterrank": 1,
+    ".maxnctapersm": 1,
+    ".abi_preserve": 1,
+    ".abi_preserve_control": 1,
+    ".language": 1,
+}
+STRING_LABEL = re.compile(r"(?<![\w$%.])([A-Za-z_$%.][\w$%.]*)\s*:", re.ASCII)
+PRODUCT = STRENGTH["*"]
+LONGEST_OPCODE = 400  # the ISA's have 150 characters
+BYTE = re.compile(r"[01]?\d?\d|2[0-4]\d|25[0-5]", re.ASCII)
+T = TypeVar("T")
 
 
 def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
     """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
     is none. PtxSyntaxError, UnknownInstruction, LimitExceeded: with the line."""
     parser = Parser(text, root_of)
+    return parser.guarded(parser.module)
+
+
+class Kernels(Mapping[str, Kernel]):
+    """By name; each is read when it is first asked for. Errors then name it."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.p = parser
+        self.places: dict[str, tuple[int, int]] = {}
+        """Of the name behind .entry, and of the end of the body."""
+        self.read: dict[str, Kernel] = {}
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self.read:
+            p = self.p
+            p.at, p.stop = self.places[name]
+            with in_kernel(name), no_collection():
+                self.read[name] = p.guarded(p.kernel)
+        return self.read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Python looks for garbage again and again while many objects are made; here, none is. Half of
+    the time of a module of sixty kernels was that."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        return parser.module()
-    except UNREADABLE as error:
-        parser.fail(
-            f"a statement that cannot be read ends here ({type(error).__name__}: {error})",
-            parser.tokens[parser.at - 1] if parser.at else None,
-        )
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-class Parser:
+class Parser(Cursor):
+    """``functions``: of the text, by name; ``names``: the module's variables."""
+
     def __init__(self, text: str, root_of: Callable[[str], str | None]) -> None:
-        self.text, self.root_of = text, root_of
-        # ``read``: tokens so far, those of a function once for each call
-        self.tokens, self.at, self.read = tokenize(text), 0, 0
-        self.result = Module()
+        super().__init__(text)
+        self.root_of = root_of
+        self.constants = Constants(self)
+        self.kernels = Kernels(self)
+        self.result = Module(kernels=self.kernels)
         self.functions: dict[str, Function] = {}
-        self.names: set[str] = set()  # of the module's variables
+        self.names: dict[str, Variable] = {}
+        self.strengths: dict[str, int] = {}
+        self._decoded: dict[str, tuple[str, tuple[str, ...]] | None] = {}
 
-    def fail(self, detail: str, token: Token | None = None, kind: type = PtxSyntaxError) -> None:
-        token = token or (
-            self.tokens[min(self.at, len(self.tokens) - 1)]
-            if self.tokens
-            else Token("", "", 1, 0, 0)
-        )
-        lines = self.text.splitlines() or [""]
-        raise kind(detail, line=token.line, text=lines[min(token.line, len(lines)) - 1].strip())
+    def guarded(self, read: Callable[[], T]) -> T:
+        """``read()``; what Python raises where a word is missing or of another kind becomes a
+        PtxSyntaxError."""
+        try:
+            return read()
+        except UNREADABLE as error:
+            if isinstance(error, MachineError):
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, RecursionError):
+                reason = "it is nested too deeply"
+            elif isinstance(error, ValueError):
+                reason = str(error)
+            self.fail(f"a statement that cannot be read ends here ({reason})", self.last)
 
-    def peek(self, ahead: int = 0) -> str:
-        index = self.at + ahead
-        return self.tokens[index].text if index < len(self.tokens) else ""
+    @cached_property
+    def recursive(self) -> set[str]:
+        """Names of the functions that can come to call themselves."""
+        return recursive(self.functions)
 
-    def next(self) -> Token:
-        if self.at >= len(self.tokens):
-            self.fail("the text ends in the middle of a statement")
-        self.at += 1
-        self.read += 1
-        return self.tokens[self.at - 1]
+    @cached_property
+    def by_shape(self) -> dict[tuple, list[Function]]:
+        """Functions that have a body, by what they take and give."""
+        found: dict[tuple, list[Function]] = {}
+        for each in dict.fromkeys(self.functions.values()):
+            if each.body is not None:
+                found.setdefault(each.shape, []).append(each)
+        return found
 
-    def take(self, text: str) -> bool:
-        if self.peek() == text:
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> Token:
-        token = self.next()
-        if token.text != text:
-            self.fail(f"expected {text!r}, found {token.text!r}", token)
-        return token
-
-    def integer(self) -> int:
-        sign = -1 if self.take("-") else 1
-        token = self.next()
-        value = literal(token.text) if token.kind == "number" else None
-        if value is None or value.kind != "int":
-            self.fail(f"expected a whole number, found {token.text!r}", token)
-        return sign * value.value
+    def decode(self, opcode: str) -> tuple[str, tuple[str, ...]] | None:
+        """(root, modifiers) of an opcode that is known."""
+        if opcode not in self._decoded:
+            root = self.root_of(opcode) if len(opcode) < LONGEST_OPCODE else None
+            self._decoded[opcode] = (
+                None
+                if root is None
+                else (root, tuple(each for each in opcode[len(root) :].split(".") if each))
+            )
+        return self._decoded[opcode]
 
     def at_least(self, least: int) -> int:
-        """An integer that must not be smaller."""
-        value = self.integer()
-        if value < least:
-            self.fail(f"{value} must be at least {least}", self.tokens[self.at - 1])
-        return value
+        return self.constants.at_least(least)
 
     def alignment(self) -> int:
         """Behind .align."""
         value = self.at_least(1)
         if value & value - 1:
-            self.fail(f".align {value} must be a power of two", self.tokens[self.at - 1])
+            self.fail(f".align {value} must be a power of two", self.last)
         return value
 
     def count(self) -> int:
@@ -111,217 +175,181 @@ class Parser:
             self.expect("]")
         return count
 
+    def offset(self) -> int:
+        """+ n, - n, as often as they come."""
+        total = 0
+        while self.peek() in ("+", "-"):
+            sign = 1 if self.next().text == "+" else -1
+            total += sign * self.product()
+        return total
+
+    def product(self) -> int:
+        """A constant that binds as a factor of a sum: 4, -4, 4*3, (1<<2)."""
+        token = self.token()
+        value = self.constants.expression(PRODUCT)
+        if value.kind != "int":
+            self.fail(f"expected a whole number, found {token.text!r}", token)
+        return int(value.value)
+
+    def is_type(self, kind: str) -> bool:
+        return kind in TYPE_BITS or kind in WIDE
+
     def bytes_of(self, kind: str | None, what: str) -> int:
         """Of a type in memory."""
+        if kind in WIDE:
+            return WIDE[kind]
         if kind is None or TYPE_BITS[kind] < 8:
-            self.fail(f"a {what} must have a type of whole bytes")
+            self.fail(f"a {what} must have a type of whole bytes", self.last)
         return TYPE_BITS[kind] // 8
 
-    def skip_line(self) -> list[str]:
-        line, words = self.tokens[self.at].line, []
-        while self.at < len(self.tokens) and self.tokens[self.at].line == line:
-            words.append(self.next().text)
-        return words
-
-    def skip_until(self, *stops: str) -> str:
-        while self.peek() not in stops:
-            self.next()
-        return self.next().text
-
-    def skip_braces(self) -> None:
-        depth = 1
-        while depth:
-            depth += {"{": 1, "}": -1}.get(self.next().text, 0)
-
     def module(self) -> Module:
-        self.functions = find_functions(self)
-        while self.at < len(self.tokens):
+        while self.token().kind != "end":
             word = self.peek()
             if word == ".file":
                 self.file()
             elif word in LINE_DIRECTIVES:
-                words = self.skip_line()
-                if word == ".address_size" and words[1] != "64":
-                    self.fail(".address_size must be 64", self.tokens[self.at - 1])
-                if word in (".version", ".target"):
-                    setattr(self.result, word[1:], words[1])
+                self.line_directive(word)
             elif word == ".pragma":
                 self.skip_until(";")
             elif word == ".section":
                 self.section()
             elif word in LINKAGE:
                 self.next()
+                if self.peek() in SPACES:
+                    self.variables(LINKAGE[word])
             elif word == ".entry":
                 self.next()
-                kernel = self.kernel()
-                self.result.kernels[kernel.name] = kernel
+                self.entry()
             elif word == ".func":  # read where it is called
-                if self.skip_until("{", ";") == "{":
-                    self.skip_braces()
+                self.next()
+                find_function(self, self.functions)
+            elif word == ".alias":
+                self.alias()
             elif word in SPACES:
-                found = self.variables()
-                self.result.variables += found
-                self.names |= {variable.name for variable in found}
+                self.variables()
+            elif word in ("@", ".loc"):  # @@DWARF, of old
+                self.next()
+                self.rest_of_line()
+            elif word in SILENT or word == ";":
+                self.next()
+                if SILENT.get(word):
+                    self.next()
             else:
                 self.fail(f"unknown directive {word!r}")
+        self.result.variables += self.names.values()
         return self.result
+
+    def line_directive(self, word: str) -> None:
+        token = self.next()
+        words = self.rest_of_line().replace(",", " ").split()
+        if not words or words[0].startswith("."):
+            self.fail(f"{word} needs a value, as in .version 8.0, .target sm_90a", token)
+        if word == ".address_size" and words[0] != "64":
+            self.fail(
+                f"addresses of {words[0][:20]} bits are not implemented: compile for 64"
+                " (.address_size 64; nvcc -m64)",
+                token,
+                UnknownInstruction,
+            )
+        if word == ".version":
+            self.result.version = words[0]
+        elif word == ".target":
+            self.result.target = words[0]
+
+    def entry(self) -> None:
+        start, name = self.at, self.next()
+        if name.kind != "name":
+            self.fail(f"a kernel needs a name, found {name.text!r}", name)
+        if self.to_body():  # without one, it is only declared
+            self.skip_braces()
+            if name.text in self.kernels:
+                self.fail(f"kernel {name.text} is defined twice", name)
+            self.kernels.places[name.text] = start, self.at
+
+    def to_body(self) -> bool:
+        """Behind the name of a kernel or function: go behind the brace of its body; or, False,
+        behind the semicolon that stands instead."""
+        if self.peek() == "(":
+            self.skip_until(")")
+        while True:
+            word = self.next().text
+            if word == ".pragma":
+                self.skip_until(";")
+            elif word in ("{", ";"):
+                return word == "{"
+
+    def alias(self) -> None:
+        """.alias name, function;"""
+        self.next()
+        name = self.next().text
+        self.expect(",")
+        token = self.next()
+        self.expect(";")
+        if token.text not in self.functions:
+            self.fail(f"{token.text} is no function that was declared before", token)
+        self.functions[name] = self.functions[token.text]
+
+    def variables(self, strength: int = STRONG) -> None:
+        """Of the module. Of several with one name, the strongest (``LINKAGE``) counts."""
+        token = self.token()
+        for variable in Declaration(self).read():
+            known = self.strengths.get(variable.name, -1)
+            if known == strength == STRONG:
+                self.fail(f"{variable.name} is defined twice", token)
+            if strength > known:
+                self.names[variable.name], self.strengths[variable.name] = variable, strength
 
     def file(self) -> None:
         """.file number "name", ..."""
-        words = self.skip_line()
-        self.result.files[words[1]] = words[2].strip('"')
-
-    def location(self) -> tuple:
-        """.loc file line column{, function_name label{+offset}, inlined_at file line column}:
-        (source, inlined) of an Instruction."""
-        words = self.skip_line()
-        if "function_name" not in words or "inlined_at" not in words:
-            return (words[1], int(words[2])), None
-        at = words.index("inlined_at") + 1
-        return (words[1], int(words[2])), (
-            words[words.index("function_name") + 1],
-            (words[at], int(words[at + 1])),
-        )
+        self.next()
+        number = self.next().text
+        self.result.files[number] = self.next().text.strip('"')
+        self.rest_of_line()
 
     def section(self) -> None:
         """.section name { ... }: kept are the labelled strings of .debug_str, to which
         ``function_name`` refers."""
         self.next()
-        name, label, strings = self.next().text, None, {}
-        self.skip_until("{")
-        while not self.take("}"):
-            token = self.next()
-            if self.take(":"):
-                label = token.text
-                strings[label] = bytearray()
-            elif label is not None and name == ".debug_str" and token.kind == "number":
-                strings[label].append(int(literal(token.text).value))
-        if name == ".debug_str":
-            self.result.strings |= {
-                label: bytes(text).rstrip(b"\0").decode("utf-8", "replace")
-                for label, text in strings.items()
-            }
-
-    def variables(self) -> list[Variable]:
-        """.space [.align n] .type name[sizes] [= initialiser], ... ;"""
-        line, space = self.tokens[self.at].line, self.next().text[1:]
-        align, kind = None, None
-        while self.peek().startswith("."):
-            word = self.next().text
-            if word == ".align":
-                align = self.alignment()
-            elif word[1:] in TYPE_BITS:
-                kind = word[1:]
-            elif word not in (".attribute", ".managed"):
-                self.fail(f"unknown variable attribute {word!r}")
-        element = self.bytes_of(kind, "variable")
-        found = []
-        while True:
-            token, count = self.next(), self.count()
-            name = token.text
-            self.relocations = []
-            data = self.initialiser(8 * element) if self.take("=") else b""
-            if not count and data:  # [] = {...}: as many as there are
-                count = len(data) // element
-            if len(data) > count * element:
-                self.fail(f"{name} has {count * element} bytes, its initialiser {len(data)}", token)
-            # numba-cuda-mlir's dynamic shared memory arrives "demoted": one byte without brackets,
-            # standing for [].
-            if (
-                space == "shared"
-                and count == 1
-                and element == 1
-                and name.startswith("__dynamic_shmem__")
-            ):
-                count = 0
-            found.append(
-                Variable(
-                    name,
-                    space,
-                    align or element,
-                    count * element,
-                    data,
-                    line,
-                    tuple(self.relocations),
-                )
-            )
-            if not self.take(","):
-                break
-        self.expect(";")
-        return found
-
-    def initialiser(self, bits: int, at: int = 0) -> bytes:
-        """The bytes from ``at`` on; addresses among them are zeros, and in ``self.relocations``."""
-        token = self.peek()
-        if token.startswith('"'):
-            return self.next().text[1:-1].encode() + b"\0"
-        if self.take("{"):
-            data = b""
-            while not self.take("}"):
-                data += self.initialiser(bits, at + len(data))
-                self.take(",")
-            return data
-        minus = self.take("-")
-        token = self.next()
-        if token.kind == "name":
-            return self.address(token, bits, at)
-        if token.kind != "number":
-            self.fail(f"initialiser {token.text!r} must be a number or a name", token)
-        value = negated(literal(token.text)) if minus else literal(token.text)
-        fits = (
-            -(1 << bits - 1) <= value.value < 1 << bits
-            if value.kind == "int"
-            else bits in FLOAT_BITS[value.kind]
-        )
-        if value.kind == "decimal" and fits:
-            return struct.pack("<d" if bits == 64 else "<f", value.value)
-        if not fits:
-            self.fail(f"initialiser {token.text} does not fit {bits} bits", token)
-        return struct.pack("<" + INITIALISER_FORMATS[bits], value.value & (1 << bits) - 1)
-
-    def address(self, token: Token, bits: int, at: int) -> bytes:
-        """name, generic(name), either + offset"""
-        name = token.text
-        if name == "generic":  # the same number, for what has an initialiser
-            self.expect("(")
-            name = self.next().text
-            self.expect(")")
-        offset = self.integer() if self.take("+") else 0
-        if name in self.functions:
-            return struct.pack(
-                "<" + INITIALISER_FORMATS[bits], self.functions[name].address + offset
-            )
-        if bits != 64:
-            self.fail(f"the address of {name} needs 64 bits, not {bits}", token)
-        self.relocations.append((at, name, offset))
-        return bytes(8)
+        name = self.next().text
+        self.expect("{")
+        start, stop = self.at, self.skip_braces()
+        if name != ".debug_str":
+            return
+        labels = list(STRING_LABEL.finditer(self.text, start, stop))
+        ends = [*(match.start() for match in labels[1:]), stop]
+        for match, end in zip(labels, ends):
+            words = self.text[match.end() : end].replace(",", " ").split()
+            found = bytes(int(word) for word in words if BYTE.fullmatch(word))
+            self.result.strings[match[1]] = found.rstrip(b"\0").decode("utf-8", "replace")
 
     def kernel(self) -> Kernel:
         token = self.next()
         kernel = Kernel(token.text, line=token.line, files=self.result.files)
-        offset = 0
         if self.take("("):
+            offset = 0
             while not self.take(")"):
                 offset = self.parameter(kernel, offset)
-                self.take(",")
+                if not self.take(",") and self.peek() != ")":
+                    self.expect(")")
         while self.peek() != "{":
             word = self.next().text
-            if word in (".maxntid", ".reqntid"):
+            if word in THREADS:
                 kernel.max_threads = math.prod(self.dimensions())
             elif word == ".maxnreg":
                 kernel.max_registers = self.at_least(1)
-            elif word == ".reqnctapercluster":
+            elif word in CLUSTER:
                 sizes = self.dimensions()
-                kernel.cluster = tuple(sizes + [1] * (3 - len(sizes)))
+                x, y, z = sizes + [1] * (3 - len(sizes))
+                kernel.cluster = x, y, z
             elif word == ".minnctapersm":
                 kernel.min_blocks = self.at_least(1)
             elif word == ".pragma":
                 self.skip_until(";")
-            elif word.startswith("."):
-                while self.peek() not in ("{", ";") and not self.peek().startswith("."):
+            elif word in SILENT:
+                if SILENT[word]:
                     self.next()
             else:
-                self.fail(f"unexpected {word!r} before the body of {kernel.name}")
+                self.fail(f"unexpected {word!r} before the body of {kernel.name}", self.last)
         self.expect("{")
         Body(self, kernel).parse()
         kernel.blocks = find_blocks(kernel.instructions)
@@ -336,22 +364,26 @@ class Parser:
             self.fail(f"{len(sizes)} dimensions must be three at most")
         return sizes
 
+    def pointer(self) -> None:
+        """Behind .ptr: what a parameter points to."""
+        while self.peek() in (".global", ".shared", ".local", ".const", ".align"):
+            if self.next().text == ".align":
+                self.alignment()
+
     def parameter(self, kernel: Kernel, offset: int) -> int:
         self.expect(".param")
         align, kind = None, None
         while self.peek().startswith("."):
             word = self.next().text
-            if word == ".ptr":  # what comes is about what it points to
-                while self.peek() in (".global", ".shared", ".local", ".const", ".align"):
-                    if self.next().text == ".align":
-                        self.alignment()
+            if word == ".ptr":
+                self.pointer()
             elif word == ".align":
                 align = self.alignment()
-            elif word[1:] in TYPE_BITS:
+            elif self.is_type(word[1:]):
                 kind = word[1:]
         size, name, count = self.bytes_of(kind, "parameter"), self.next().text, self.count()
         offset = -(-offset // (align or size)) * (align or size)
-        kernel.parameters.append(Parameter(name, kind, offset, size * count))
+        kernel.parameters.append(Parameter(name, kind or "", offset, size * count))
         if offset + size * count > PARAMETER_BYTES:
             self.fail(f"the parameters of {kernel.name} take more than {PARAMETER_BYTES} bytes")
         return offset + size * count

@@ -6,6 +6,7 @@ PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/#instruction-ope
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # Widths of register classes in bits; predicates are a class of their own.
@@ -98,6 +99,28 @@ class Sink:
 Operand = Register | Immediate | Symbol | Special | Vector | Address | Pair | Not | Sink
 
 
+@dataclass(frozen=True)
+class Argument:
+    """What a call gives or takes: a caller's operand for the callee's. Of ``size`` bytes in
+    variables of local memory (Symbol), or a register of the callee's and the caller's value or
+    register."""
+
+    caller: Operand
+    callee: Symbol | Register
+    size: int
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A call of a recursive function, which has its own place in the kernel's instructions, behind
+    ``target``. ``caller``: the recursive function that the call stands in; "" for the kernel."""
+
+    function: str
+    caller: str
+    parameters: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers``
@@ -106,7 +129,7 @@ class Instruction:
     ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for
     @!p). ``source``: (number of a file, line) of the last .loc before it; ``inlined``: (label in
     Module.strings, (number of a file, line)) if that .loc says which inlined function the line is
-    of, and where it was inlined.
+    of, and where it was inlined. ``call``: of a recursive function, whose first pc is ``target``.
     """
 
     pc: int
@@ -121,6 +144,7 @@ class Instruction:
     target: int | None = None
     source: tuple[str, int] | None = None
     inlined: tuple[str, tuple[str, int]] | None = None
+    call: CallSite | None = None
 
     @property
     def type(self) -> str:
@@ -136,9 +160,23 @@ class Instruction:
 
 
 @dataclass(frozen=True)
+class Relocation:
+    """Bytes [at, at + size) of a variable are those of the address of variable ``name`` plus
+    ``offset``, from bit ``shift`` on."""
+
+    at: int
+    name: str
+    offset: int = 0
+    size: int = 8
+    shift: int = 0
+
+
+@dataclass(frozen=True)
 class Variable:
     """A variable in a state space. ``size``: bytes (0: dynamic shared memory, [] in the text);
-    ``data``: initial bytes; ``relocations``: (byte, variable, offset) of the addresses in them."""
+    ``data``: initial bytes, but for the addresses of ``relocations``; ``element``: bytes that an
+    index counts. ``frame``: the recursive function of which every call has its own; "" for a
+    variable that there is once."""
 
     name: str
     space: str
@@ -146,7 +184,9 @@ class Variable:
     size: int
     data: bytes = b""
     line: int = 0
-    relocations: tuple[tuple[int, str, int], ...] = ()
+    relocations: tuple[Relocation, ...] = ()
+    element: int = 1
+    frame: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,8 +209,8 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Kernel:
-    """One .entry. ``registers`` maps width -> how many; ``frame`` places shared and local variables
-    of the kernel."""
+    """One .entry. ``registers`` maps width -> how many; ``saved`` has the registers of each
+    recursive function, which its calls put away."""
 
     name: str
     parameters: list[Parameter] = field(default_factory=list)
@@ -184,6 +224,7 @@ class Kernel:
     min_blocks: int = 1
     line: int = 0
     files: dict[str, str] = field(default_factory=dict)  # of the module, by number
+    saved: dict[str, tuple[Register, ...]] = field(default_factory=dict)
 
     def source_of(self, ins: Instruction) -> str:
         """ "file:line" that ``ins`` was compiled from, if the text says so."""
@@ -196,10 +237,12 @@ class Kernel:
 
 @dataclass(eq=False)
 class Module:
+    """``kernels`` are read when they are asked for: errors in their text come then."""
+
     version: str = ""
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     # labels of .debug_str: mangled names of inlined functions
     strings: dict[str, str] = field(default_factory=dict)
