@@ -27,7 +27,6 @@ from numba_marlin.emulator import Machine, MachineError
 from numba_marlin.emulator.instructions import root_of
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.testing.trials import SMALLS
-from tests.emulator.nvrtc import compiled
 
 BEGIN, END = "<!-- reading: begin -->", "<!-- reading: end -->"
 KERNELS = 60
@@ -50,17 +49,33 @@ def straight(count: int) -> str:
     return "\n".join([*lines, "\tret;", "}"]) + "\n"
 
 
+def compiled(source: str, *options: str) -> str:
+    """PTX of CUDA C++ by NVRTC, which needs no GPU and no driver."""
+    from cuda.bindings import nvrtc
+
+    def checked(status, *values):
+        if int(status):
+            raise SystemExit(f"NVRTC: {status}")
+        return values[0] if values else None
+
+    given = [each.encode() for each in ("--gpu-architecture=sm_80", *options)]
+    program = checked(*nvrtc.nvrtcCreateProgram(source.encode(), b"many.cu", 0, [], []))
+    checked(*nvrtc.nvrtcCompileProgram(program, len(given), given))
+    text = b" " * checked(*nvrtc.nvrtcGetPTXSize(program))
+    checked(*nvrtc.nvrtcGetPTX(program, text))
+    return text.rstrip(b"\0 ").decode()
+
+
 def texts() -> dict[str, str]:
     source = (HERE / "many.cu").read_text(encoding="utf-8")
     few = "template __global__ void kernel<2>(const float*, float*);\n"
     many = "".join(few.replace("2", str(number)) for number in range(1, KERNELS + 1))
-    arch = "--gpu-architecture=sm_80"
     return {
         "generated": straight(16_000),
         **{name: SMALLS[name].problem[0]().compiled.ptx for name in ("ampere", "wgmma")},
-        f"NVRTC, {KERNELS} kernels": compiled(source + many, arch),
-        "NVRTC, -lineinfo": compiled(source + few, arch, "-lineinfo"),
-        "NVRTC, -G": compiled(source + few, arch, "-G"),
+        f"NVRTC, {KERNELS} kernels": compiled(source + many),
+        "NVRTC, -lineinfo": compiled(source + few, "-lineinfo"),
+        "NVRTC, -G": compiled(source + few, "-G"),
     }
 
 
