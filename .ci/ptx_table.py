@@ -26,6 +26,7 @@ FRAME = """.version 9.0
 .shared .align 128 .b8 s[4096];
 .global .align 128 .b8 g[4096];
 .const .align 128 .b8 c[256];
+.func f() {{ ret; }}
 {kernels}"""
 KERNEL = """.visible .entry {name}(.param .align 128 .b8 p[256])
 .maxntid 32, 1, 1
@@ -106,10 +107,14 @@ def refusal(form: Form) -> str:
     except UnknownInstruction as error:
         if root_of(form.opcode) is None:
             return "no handler"
-        return error.detail.removeprefix(f"{form.opcode}: ")
+        return _said(error).removeprefix(f"{form.opcode}: ")
     except MachineError as error:
-        return error.detail
+        return _said(error)
     return ""
+
+
+def _said(error: MachineError) -> str:
+    return error.detail.removesuffix(" (in kernel k0)")
 
 
 def page() -> str:

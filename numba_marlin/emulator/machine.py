@@ -64,9 +64,9 @@ class Machine:
     the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
     ``adds_like``: whose tensor cores add the products of mma.sync and wgmma ("sm_90",
     ``tensor.tensor_sums``). The default is the chip that was measured, an H200, whatever the
-    ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published, and
-    were not measured here. ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of
-    the kernels.
+    ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published,
+    and were not measured here. ``memory`` maps NumPy arrays to addresses; ``entries`` are the names
+    of the kernels.
     """
 
     def __init__(

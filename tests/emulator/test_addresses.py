@@ -59,13 +59,15 @@ def test_generic_addresses_of_other_blocks():
 
 @pytest.mark.parametrize("statement", ["mov.u32 %r0, g;", "mov.u16 %h0, g;", "add.u32 %r0, g, 1;"])
 def test_an_address_that_does_not_fit_is_named(statement):
-    with pytest.raises(PtxSyntaxError, match="the address of g.*addresses have 64 bits") as caught:
+    with pytest.raises(PtxSyntaxError, match="the address of g needs 64 bits") as caught:
         launch(statement, before=SHARED)
     assert caught.value.text == statement
 
 
 def test_other_sizes_of_addresses_are_refused():
-    with pytest.raises(PtxSyntaxError, match="PTX line 3: .address_size 32"):
+    with pytest.raises(
+        UnknownInstruction, match="compile for 64(.|\n)*PTX line 3: .address_size 32"
+    ):
         Machine(HEADER.replace("64\n", "32\n"))
 
 

@@ -18,14 +18,14 @@ BAD = {
     "word": "mov.u32 %r, %nope;",
     "character": "mov.u32 %r, `;",
     "modifier": ".reg .b65 %x;",
-    "call": "call vprintf, ();",
+    "call": "call launch, ();",
     "braces": "bra A; {",
     "end": "mov.u32 %r, 1",
 }
 
 
 def module(*bad):
-    text = HEADER + ".extern .func vprintf();\n" + GOOD.format(number=1)
+    text = HEADER + ".extern .func launch();\n" + GOOD.format(number=1)
     for name in bad:
         text += f".entry {name}()\n{{ .reg .b32 %r;\n{BAD[name]}\n"
         text += "} }\n" if name == "braces" else "}\n"

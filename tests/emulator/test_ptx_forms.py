@@ -15,7 +15,7 @@ TARGETS = sorted({form.target for form in FORMS})
 
 
 def test_every_handler_has_a_form_on_the_page():
-    spelt = {root for root in HANDLERS if not root.startswith("%")}
+    spelt = {root for root in HANDLERS if not root.startswith("%")} - {"return"}  # ret, in a call
     assert spelt <= {root_of(form.opcode) for form in FORMS}
     text = TABLE.PAGE.read_text(encoding="utf-8")
     assert all(f"`{form.opcode}" in text for form in FORMS if form.section != "Special registers")

@@ -261,7 +261,7 @@ def test_another_sign_may():
         ONE.replace("s32.u8.s8", "s32.u8.e4m3"),
         ONE.replace("s32.u8.s8", "f32.u8.s8"),
         ONE.replace("s32.u8.s8", "s32.satfinite.u8.s8"),
-        ONE.replace("adds;", "adds, 1, 1;"),
+        ONE.replace(", adds;", ", adds, 1, 1;"),
         product(8, FACTORS, DESC, kind="satfinite.f32.e4m3.e4m3", d=SUMS),
         product(8, FACTORS, DESC, kind="e4m3_e4m3", d=SUMS).replace("1, 1;", "1, 2;"),
         product(8, FACTORS, DESC, kind="e4m3_e4m3", d=SUMS).replace("1, 1;", "1, 1, 0;"),

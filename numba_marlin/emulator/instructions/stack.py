@@ -2,8 +2,8 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#stack-manipulation-instructions
 
-A kernel that has alloca gets ALLOCA_BYTES behind its local variables, what a CUDA program has unless
-it asks for more (cudaLimitStackSize). The stack grows down.
+A kernel that has alloca gets ALLOCA_BYTES behind its local variables, what a CUDA program has
+unless it asks for more (cudaLimitStackSize). The stack grows down.
 """
 
 from __future__ import annotations
