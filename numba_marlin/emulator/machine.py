@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.clusters import MAX_BLOCKS
-from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.checks import DEFAULT, Checks, levels_of
+from numba_marlin.emulator.errors import MachineError, PtxSyntaxError
 from numba_marlin.emulator.instructions import root_of
 from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, require_state
 from numba_marlin.emulator.scheduling.execution import Execution
@@ -40,6 +41,7 @@ class RunResult:
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
     executions it took. ``unraced``: why no races were looked for; "" if they were.
+    ``warnings``: what checks found and did not raise, once for a place.
     """
 
     instructions: int
@@ -50,6 +52,7 @@ class RunResult:
     shared_bytes: int
     executed: tuple[int, ...] = ()
     unraced: str = ""
+    warnings: tuple[MachineError, ...] = ()
 
 
 class Machine:
@@ -58,11 +61,14 @@ class Machine:
     ``ptx``: the module's text. ``races``: check that every access is ordered after those it
     conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
     the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
-    ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
+    ``checks``: what each check does, a level and exceptions ("hardware,benign-race=off";
+    ``emulator.checks``). ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of
+    the kernels.
     """
 
-    def __init__(self, ptx: str, races: bool | None = False) -> None:
-        self.races = races
+    def __init__(self, ptx: str, races: bool | None = False, checks: str = DEFAULT) -> None:
+        levels_of(checks)
+        self.races, self.checks = races, checks
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
@@ -173,6 +179,7 @@ class Machine:
                 " blocks"
             )
         addresses = {name: buffer.address for name, buffer in self.globals.items()}
+        checks = Checks(self.checks)
         with np.errstate(all="ignore"):
             execution = Execution(
                 kernel,
@@ -187,6 +194,7 @@ class Machine:
                 cluster,
                 self.module.target,
                 self.races,
+                checks,
             )
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
@@ -211,6 +219,7 @@ class Machine:
             execution.memory.shared.size,
             tuple(executed),
             execution.unraced,
+            tuple(checks.found.values()),
         )
 
 

@@ -39,7 +39,8 @@ def barrier(ins, m):
     """#parallel-synchronization-and-communication-instructions-bar: bar.sync, bar.arrive, bar.red,
     and barrier.*
 
-    .aligned makes no difference here: all live lanes of a warp must come together either way.
+    Lanes that have exited are not waited for. With .aligned, which bar has, the others of a warp
+    must come together; without, each may be at a barrier instruction of its own.
     """
     allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     guard = m.guard(ins)

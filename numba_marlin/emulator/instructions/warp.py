@@ -207,7 +207,7 @@ def redux(ins, m):
 @instruction("elect.sync")
 def elect(ins, m):
     """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the
-    mask is elected."""
+    mask that has not exited is elected."""
     allow(ins)
     result, mask = operands(ins, 2)
     if not isinstance(result, Pair):
@@ -218,7 +218,8 @@ def elect(ins, m):
     def step(lanes):
         s = lanes.sel
         members(ins, lanes, mask[s])
-        leader = named(mask[s], lanes).argmax(axis=-1)
+        _, present, row = by_warp(lanes, np.True_)
+        leader = (named(mask[s], lanes) & spread(present, row, lanes)).argmax(axis=-1)
         d[s], p[s] = leader.astype(np.uint32), leader == coordinates(lanes)[1]
 
     return step

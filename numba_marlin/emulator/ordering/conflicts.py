@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from numba_marlin.emulator.errors import Race
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.clocks import Clocks
 from numba_marlin.emulator.ordering.messages import Messages, Order, order_of
@@ -40,6 +41,7 @@ class Conflicts:
     def __init__(self, execution: Execution, blocks: int) -> None:
         kernel, placement = execution.kernel, execution.placement
         self.memory, self.placement = execution.memory, placement
+        self.checks = execution.checks
         self.clocks = Clocks(placement, blocks)
         clusters = {
             number: index
@@ -52,7 +54,7 @@ class Conflicts:
         )
         own = self.memory.shared
         readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
-        self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
+        self.shared = Shadow(own.data, smallest(kernel.instructions, "shared"), readers)
         self.unit = smallest(kernel.instructions, "global")
         self.buffers: dict[int, Shadow] = {}
         self.orders = [order_of(ins) for ins in kernel.instructions]
@@ -61,7 +63,7 @@ class Conflicts:
         self.report = Reporter(execution, self)
 
     def watch(self, access: Access) -> None:
-        kind, space, ins, lanes, address, nbytes = access
+        kind, space, ins, lanes, address, nbytes, values = access
         if kind in ELSEWHERE or space == "local":
             return
         writing = kind in WRITES or kind == "mbarrier" and ins.root in MBARRIER_WRITES
@@ -72,10 +74,14 @@ class Conflicts:
             way = marks.COPY
         else:
             way = order.scope if order.strong else marks.WEAK
-        for shadow, part, offsets in self._places(ins, lanes, space, address, nbytes):
+        for shadow, part, offsets, mine in self._places(ins, lanes, space, address, nbytes):
             units = shadow.units(offsets, nbytes)
+            given = None
+            if values is not None and nbytes % shadow.unit == 0:
+                given = (values if mine is None else values[mine]).view(np.uint8)
+                given = given.reshape(*units.shape, shadow.unit)
             if kind != "copy-land":
-                self._check(ins, part, shadow, units, writing, way)
+                self._check(ins, part, shadow, units, writing, way, given)
             if kind == "copy-issue":
                 continue
             threads = self.clocks.thread_of[part.sel]
@@ -86,7 +92,7 @@ class Conflicts:
             if writing:
                 shadow.wrote(units, records)
                 if way in (marks.WEAK, marks.COPY):
-                    self._collisions(ins, part, shadow, units, records)
+                    self._collisions(ins, part, shadow, units, records, given)
             else:
                 shadow.read(units, (threads // WARP)[..., None], records)
             if way in marks.SCOPES:
@@ -96,8 +102,8 @@ class Conflicts:
                     self.messages.places.pop((id(shadow), unit), None)
 
     def _places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int):
-        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to
-        others to complain about."""
+        """(shadow, lanes, offsets in it, which of the lanes: None for all) of addresses; what lies
+        outside of all memory is left to others to complain about."""
         if space != "global":
             own = self.memory.shared
             origin, within = (
@@ -107,7 +113,7 @@ class Conflicts:
             )
             offset = within - own.base
             if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
-                yield self.shared, lanes, origin + offset
+                yield self.shared, lanes, origin + offset, None
             return
         left = np.ones(address.shape, bool)
         while left.any():
@@ -122,7 +128,7 @@ class Conflicts:
             shadow = self.of_buffer(buffer)
             if shadow is not None:
                 part = lanes if mine.all() else lanes.narrow(mine)
-                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape)
+                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape), mine
 
     def _check(
         self,
@@ -132,9 +138,11 @@ class Conflicts:
         units: np.ndarray,
         writing: bool,
         way: int,
+        values: np.ndarray | None = None,
     ) -> None:
         """Race unless all that was there before is known to the accessing lanes. ``units``
-        [*lanes.shape, count]."""
+        [*lanes.shape, count]; ``values``: the bytes that come to lie there, [*units.shape,
+        unit]."""
         before = shadow.before(units, writing)
         if not before.size:
             return
@@ -144,7 +152,20 @@ class Conflicts:
         if late.any():
             late &= ~self._strong(before, threads, way)
             if late.any():
-                raise self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                benign = False
+                if values is not None:  # writes of what was written already
+                    harmful = late.copy()
+                    harmful[..., 0] &= ~shadow.holds(units, values)
+                    benign = not harmful.any()
+                    late = late if benign else harmful
+                race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                self._raise(race, benign)
+
+    def _raise(self, race: Race, benign: bool) -> None:
+        if not benign:
+            raise race
+        race.advise("benign: both write the same value")
+        self.checks.report("benign-race", race)
 
     def _strong(self, before: np.ndarray, threads: np.ndarray, way: int) -> np.ndarray:
         """Which of the records ``before`` do not conflict with an access of ``way``, for they are
@@ -169,13 +190,28 @@ class Conflicts:
         return found
 
     def _collisions(
-        self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        shadow: Shadow,
+        units: np.ndarray,
+        records: np.ndarray,
+        values: np.ndarray | None,
     ) -> None:
         """Race if another warp wrote the same units in this very step."""
         after = shadow.writes[units]
         late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
         if late.any():
-            raise self.report.race(
+            benign = False
+            if values is not None:
+                places, at = np.unique(units, return_inverse=True)
+                given, at = values.reshape(-1, shadow.unit), at.reshape(-1)
+                last = np.empty((len(places), shadow.unit), np.uint8)
+                last[at] = given
+                harmful = late & (last[at] != given).any(-1).reshape(units.shape)
+                benign = not harmful.any()
+                late = late if benign else harmful
+            race = self.report.race(
                 ins,
                 lanes,
                 shadow,
@@ -185,6 +221,7 @@ class Conflicts:
                 True,
                 marks.way_of(int(records.flat[0])),
             )
+            self._raise(race, benign)
 
     def _synchronise(
         self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
@@ -208,7 +245,7 @@ class Conflicts:
             return None
         shadow = self.buffers.get(buffer.address)
         if shadow is None:
-            shadow = self.buffers[buffer.address] = Shadow(buffer.nbytes, self.unit, GLOBAL_READERS)
+            shadow = self.buffers[buffer.address] = Shadow(buffer.data, self.unit, GLOBAL_READERS)
             if buffer.earlier:
                 shadow.writes[:] = marks.record(self.before, BEFORE, marks.BULK, 0)
         return shadow

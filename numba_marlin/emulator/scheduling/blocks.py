@@ -15,6 +15,7 @@ from typing import Any
 from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.scheduling.execution import Execution
+from numba_marlin.emulator.state.ends import aligned
 from numba_marlin.emulator.state.lanes import FULL
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.registers import Constant
@@ -138,7 +139,7 @@ def members_of(ins: Instruction, execution: Execution):
     handler only checks."""
     if ins.guard is not None:
         return None
-    if ins.root in OF_ALL:
+    if ins.root in OF_ALL and aligned(ins):
         return Constant(FULL)
     if ins.root in OF_MEMBERS:
         return execution.source(ins, ins.operands[-1], "u32")

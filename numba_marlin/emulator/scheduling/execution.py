@@ -16,6 +16,7 @@ from numba_marlin.emulator.asynchronous.clusters import Cluster
 from numba_marlin.emulator.asynchronous.copies import AsyncCopies
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
+from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
@@ -81,9 +82,11 @@ class Execution(Binder):
         cluster: tuple = (1, 1, 1),
         target: str = "",
         look_for_races: bool | None = False,
+        checks: Checks | None = None,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
+        self.checks = checks or Checks()
         self.adder = adder_of(target)
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
@@ -134,6 +137,7 @@ class Execution(Binder):
                 by_thread,
                 rebase(local, LOCAL_BASE),
             ),
+            self.checks,
         )
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate

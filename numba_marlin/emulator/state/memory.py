@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import (
     BarrierMisuse,
     Misaligned,
@@ -83,13 +84,20 @@ class Access(NamedTuple):
     lanes: Lanes
     address: np.ndarray
     nbytes: int
+    values: np.ndarray | None = None
+    """What a store or an atomic writes, [*lanes.shape, count] of unsigned integers."""
 
 
 class Memory:
     def __init__(
-        self, global_memory: GlobalMemory, shared: BlockMemory, local: BlockMemory
+        self,
+        global_memory: GlobalMemory,
+        shared: BlockMemory,
+        local: BlockMemory,
+        checks: Checks,
     ) -> None:
         self.globals, self.shared, self.local = global_memory, shared, local
+        self.checks = checks
         self.own = {"shared": shared, "shared::cluster": shared, "local": local}
         self.proxy: AsyncProxy  # set by Execution, with what follows
         self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -156,7 +164,7 @@ class Memory:
             return
         self.progress += 1
         if space in self.own:
-            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            index = self.locate_own(ins, lanes, space, address, size * count, kind, values)
             own = self.own[space]
             data, state = own.view(size, count)
             if own.guarded:
@@ -166,7 +174,7 @@ class Memory:
             if self.proxy.active and own is self.shared:
                 self.proxy.wrote(lanes, index, size * count)
             return
-        self.enter(ins, lanes, "global", address, size * count, kind)
+        self.enter(ins, lanes, "global", address, size * count, kind, values)
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
             self._require_writeable(ins, lanes, buffer, address)
@@ -186,13 +194,14 @@ class Memory:
         address: np.ndarray,
         nbytes: int,
         kind: str,
+        values: np.ndarray | None = None,
     ) -> np.ndarray:
         """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment
         and bounds. An empty ``kind``
 
         is an address only, and is not watched.
         """
-        self.enter(ins, lanes, space, address, nbytes, kind)
+        self.enter(ins, lanes, space, address, nbytes, kind, values)
         own = self.own[space]
         if space == "shared::cluster":
             origin, address = self.peers(ins, lanes, address)
@@ -246,9 +255,9 @@ class Memory:
         if self.requests is not None:
             self.requests(Access(kind, space, ins, lanes, address, nbytes))
 
-    def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
+    def enter(self, ins, lanes, space, address, nbytes, kind, values=None) -> None:
         if self.watch is not None and kind:
-            self.watch(Access(kind, space, ins, lanes, address, nbytes))
+            self.watch(Access(kind, space, ins, lanes, address, nbytes, values))
         self._require_aligned(ins, lanes, space, address, nbytes)
 
     def require_global(
@@ -370,6 +379,9 @@ class Memory:
                 at, own = lanes.first(bad)[2], self.own[space]
                 position = int(index[at]) * (unit or flat.shape[-1]) + int(np.argmax(wrong[at]))
                 source = self.explain_pending(lanes, position) if kind is PendingCopyRead else ""
-                raise lanes.fault(
+                error = lanes.fault(
                     kind, sentence.format(own.describe(position % own.stride)) + source, ins, bad
                 )
+                if kind is not UninitializedRead:
+                    raise error
+                self.checks.report(f"uninitialized-{own.space}", error)
