@@ -55,6 +55,31 @@ OWN = (
         "[the ISA](#local-state-space) leaves the value open; chips give what was there before",
     ),
     Check(
+        "uninitialized-register",
+        UNDEFINED,
+        "a guard, an address or a stored value of a register that nothing has written",
+        "[the ISA](#register-state-space) leaves the value open; chips give what another kernel"
+        " left in the register",
+    ),
+    Check(
+        "shuffle-from-outside",
+        UNDEFINED,
+        "a guard, an address or a stored value that a shuffle took from a lane that has exited or"
+        " that the member mask does not name",
+        "[the ISA](#data-movement-and-conversion-instructions-shfl-sync) leaves the value open;"
+        " chips give some register's",
+    ),
+    Check(
+        "lane-outside-mask",
+        UNDEFINED,
+        "a lane that executes vote, match, redux, shfl, elect or bar.warp with a member mask that"
+        " does not name it",
+        "[the ISA](#parallel-synchronization-and-communication-instructions-vote-sync) leaves the"
+        " behaviour open; chips do as if it were named"
+        " ([seen with shfl](https://forums.developer.nvidia.com/t/"
+        "how-do-mask-work-in-warp-primitive/255040))",
+    ),
+    Check(
         "mbarrier-init-fence",
         UNDEFINED,
         "a bulk copy that signals an mbarrier, with no fence.mbarrier_init or fence.proxy.async"

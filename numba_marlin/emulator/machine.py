@@ -12,7 +12,7 @@ does not fit the kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
-from numba_marlin.emulator.state.listener import NOBODY, Listener
+from numba_marlin.emulator.state.listener import NOBODY, Listener, both
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
 from numba_marlin.hardware.limits import BLOCK_THREADS
@@ -198,7 +198,7 @@ class Machine:
             )
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
-            memory.requests = listener.request
+            memory.requests = both(memory.requests, listener.request)
             scheduler = Scheduler(execution, schedule, listener, max_instructions)
             if listener.started is not None:
                 listener.started(execution)
@@ -221,18 +221,6 @@ class Machine:
             execution.unraced,
             tuple(checks.found.values()),
         )
-
-
-def both(first: Callable | None, second: Callable | None) -> Callable | None:
-    """One function that calls both, of which either may be missing."""
-    if first is None or second is None:
-        return first or second
-
-    def call(what) -> None:
-        first(what)
-        second(what)
-
-    return call
 
 
 def dimensions(name: str, value: Sequence[int] | int) -> tuple[int, int, int]:

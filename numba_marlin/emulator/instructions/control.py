@@ -85,13 +85,17 @@ def proxy_fence(ins, m):
         raise unsupported(
             ins, "fences one proxy, async or alias; async for one state space at most"
         )
-    # the machine keeps account of shared memory only
-    if ins.modifiers in (("alias",), ("async", "global")):
+    if ins.modifiers == ("alias",):
         return lambda lanes: None
+    of_shared = "global" not in ins.modifiers
+    of_global = ins.modifiers in (("async",), ("async", "global"))
 
     def step(lanes):
-        m.proxy.fence(lanes)
-        m.mbarriers.fence(lanes)
+        if of_shared:
+            m.proxy.fence(lanes)
+            m.mbarriers.fence(lanes)
+        if of_global:
+            m.global_proxies.fence(lanes)
 
     return step
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError
 from numba_marlin.emulator.instructions import HANDLERS
+from numba_marlin.emulator.scheduling import undefined
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.ends import aligned
 from numba_marlin.emulator.state.lanes import FULL
@@ -81,6 +82,8 @@ def compile_blocks(
     """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
     bound = [bind(ins, execution) for ins in kernel.instructions]
+    if any(map(execution.checks.on, undefined.CHECKED)):
+        execution.undefined = undefined.tracker(execution)
     steps = [
         step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
     ]
@@ -155,7 +158,11 @@ def step_of(
         bound = execution.tensor_cores.registers.watched(
             execution.warpgroups.checks.watched(bound, ins), ins
         )
+        if execution.undefined is not None:
+            bound = execution.undefined.followed(bound, ins)
     step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
+    if execution.undefined is not None:
+        step = execution.undefined.guarded(step, ins)
     heard = listener.before is not None or listener.after is not None
     return observed(step, ins, listener) if heard else step
 

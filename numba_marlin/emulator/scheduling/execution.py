@@ -8,6 +8,7 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +21,12 @@ from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
+from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
+from numba_marlin.emulator.state.listener import both
 from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
@@ -42,6 +45,9 @@ from numba_marlin.emulator.text.program import (
 )
 from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.scheduling.undefined import Undefined
 
 DYNAMIC_ALIGNMENT = 16
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
@@ -146,6 +152,10 @@ class Execution(Binder):
         if not self.unraced:
             self.races = HappensBefore(self, blocks)
             self.memory.watch = self.races.watch
+        self.global_proxies = GlobalProxies(self, blocks)
+        if self.global_proxies.active:
+            self.memory.watch = both(self.memory.watch, self.global_proxies.watch)
+            self.memory.requests = self.global_proxies.request
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
         )
@@ -166,6 +176,7 @@ class Execution(Binder):
         )
         self.parameters = self._pack(args)
         self.clock = lambda: 0
+        self.undefined: Undefined | None = None  # set when the instructions are bound
         self._special = self._special_registers(by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
@@ -187,6 +198,8 @@ class Execution(Binder):
         ):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
+            if self.undefined is not None:
+                self.undefined.forget(rows)
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
             self.mbarriers.forget(section)
@@ -197,6 +210,7 @@ class Execution(Binder):
             self.tensor_cores.forget(rows)
         if self.races is not None:
             self.races.place(slots, numbers)
+        self.global_proxies.place(slots, numbers)
 
     def block_ended(self, slot: int) -> None:
         """All threads of the block in ``slot`` have exited: raise if they left something behind."""
@@ -314,7 +328,7 @@ class Execution(Binder):
         """The guard predicate as something readable, negated for @!p; None without one."""
         if ins.guard is None:
             return None
-        source = self.source(ins, ins.guard, "pred")
+        source = self._view(ins, ins.guard, "pred")
         return Negated(source) if ins.guard_negated else source
 
     def dtype(self, kind: str):
@@ -327,6 +341,7 @@ class Execution(Binder):
         base, offset = operand.base, signed64(operand.offset)
         if isinstance(base, Register):
             source = self.source(ins, base, f"u{base.width}")
+            self.uses[ins.pc].addresses.append(base)
             if base.width == 64:
 
                 def of_register(lanes: Lanes) -> np.ndarray:

@@ -1,0 +1,323 @@
+"""Programs that the machine must find right, and programs with an error planted in them, as two
+lists: RIGHT and PLANTED. ``test_checks`` runs them.
+
+To add a program of yours: a row. Bodies stand in ``ptx_cases.frame``; %p0 is the address of ``x``,
+256 words of zeros. In PLANTED the line with BAD is where the error is (of several, one), and
+``fix`` makes the right twin: (what to replace, by what).
+"""
+
+from dataclasses import dataclass
+
+STORE = "mad.wide.u32 %rd1, %t, 4, %p0; st.global.u32 [%rd1], %r1;"
+
+
+@dataclass(frozen=True)
+class Right:
+    name: str
+    body: str
+    threads: int = 32
+    blocks: int = 1
+    x: tuple = ()
+    """The first words of x when it is done."""
+    slow: bool = False
+    """Takes more than the default suite has time for."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    name: str
+    check: str
+    body: str
+    fix: tuple[str, str]
+    words: str
+    """That the message must contain."""
+    threads: int = 32
+    blocks: int = 1
+    goes_on: bool = True
+    """Whether a run that only warns comes to its end."""
+
+
+RIGHT = [
+    Right(
+        "a sum of 20 lanes, of which lanes that do not matter take from outside",
+        """mov.u32 %r1, 1; setp.ge.u32 %q0, %t, 20; @%q0 exit;
+        shfl.sync.down.b32 %r2, %r1, 4, 31, -1; add.u32 %r1, %r1, %r2; setp.lt.u32 %q1, %t, 16;
+        @%q1 st.global.u32 [%p0], %r1;""",
+        x=(2,),
+    ),
+    Right(
+        "a register that half of the lanes write and only they use",
+        """setp.lt.u32 %q0, %t, 9; @%q0 mov.u32 %r5, 7; @%q0 add.u32 %r5, %r5, 1;
+        mov.u32 %r1, 0; @%q0 mov.u32 %r1, %r5; """
+        + STORE,
+        x=(8,) * 9 + (0,),
+    ),
+    Right(
+        "halves of a word written one after the other",
+        """mov.b16 %h1, 3; mov.b32 %r1, {%h1, %h2}; and.b32 %r1, %r1, 0xffff; mov.b16 %h2, 1;
+        """
+        + STORE,
+        x=(3,),
+    ),
+    Right(
+        "groups of a warp, each with its mask, meet at one instruction",
+        """setp.lt.u32 %q0, %t, 16; selp.u32 %r2, 0xffff, 0xffff0000, %q0;
+        redux.sync.add.u32 %r1, 1, %r2; """
+        + STORE,
+        x=(16,) * 32,
+    ),
+    Right(
+        "lanes exit before a vote",
+        f"setp.ge.u32 %q0, %t, 20; @%q0 exit; vote.sync.ballot.b32 %r1, 1, -1; {STORE}",
+        x=((1 << 20) - 1,) * 20 + (0,),
+    ),
+    Right(
+        "lanes return to the end of the kernel before a barrier",
+        f"setp.eq.u32 %q0, %t, 20; @%q0 bra OUT; bar.sync 0; mov.u32 %r1, 7;{STORE} OUT:",
+        threads=64,
+        x=(7,) * 20 + (0,) + (7,) * 43,
+    ),
+    Right(
+        "lanes return to the end of the kernel before a shuffle",
+        "mov.u32 %r1, %t; setp.ge.u32 %q0, %t, 16; @%q0 bra OUT;"
+        f"shfl.sync.bfly.b32 %r1|%q1, %r1, 1, 31, -1; {STORE} OUT:",
+        x=(1, 0, 3, 2),
+    ),
+    Right(
+        "lanes return out of a loop one by one while the others vote",
+        """mov.u32 %r5, 0; mov.u32 %r1, 0; L: setp.eq.u32 %q0, %r5, %t; @%q0 bra OUT;
+        vote.sync.ballot.b32 %r1, 1, -1; add.u32 %r5, %r5, 1; bar.sync 0;
+        setp.lt.u32 %q1, %r5, 20; @%q1 bra L; OUT: """
+        + STORE,
+        threads=64,
+        x=(0, 0xFFFFFFFE, 0xFFFFFFFC),
+    ),
+    Right(
+        "the first lane exits before an election",
+        """setp.eq.u32 %q0, %t, 0; @%q0 exit; elect.sync %r1|%q1, -1; @!%q1 exit;
+        st.global.u32 [%p0], %r1;""",
+        x=(1,),
+    ),
+    Right(
+        "lanes of a warp at barriers of both arms, none of them aligned",
+        """.shared .u32 s; mov.u32 %r1, 0; setp.lt.u32 %q0, %t, 16; @%q0 bra A;
+        barrier.sync 0; ld.shared.u32 %r1, [s]; bra E; A: setp.eq.u32 %q1, %t, 3;
+        @%q1 st.shared.u32 [s], 5; barrier.sync 0; E: """
+        + STORE,
+        threads=64,
+        x=(0,) * 16 + (5,) * 48,
+    ),
+    Right(
+        "a spin lock taken by all lanes",
+        """TRY: atom.acquire.gpu.global.cas.b32 %r1, [%p0], 0, 1; setp.ne.u32 %q0, %r1, 0;
+        @%q0 bra TRY; ld.global.u32 %r2, [%p0+4]; add.u32 %r2, %r2, 1; st.global.u32 [%p0+4], %r2;
+        atom.release.gpu.global.exch.b32 %r3, [%p0], 0;""",
+        threads=4,
+        x=(0, 4),
+        slow=True,
+    ),
+    Right(
+        "a spin lock with a back-off that counts",
+        """mov.u32 %r9, 0; TRY: add.u32 %r9, %r9, 1;
+        atom.acquire.gpu.global.cas.b32 %r1, [%p0], 0, 1; setp.ne.u32 %q0, %r1, 0; @%q0 bra TRY;
+        ld.global.u32 %r2, [%p0+4]; add.u32 %r2, %r2, 1; st.global.u32 [%p0+4], %r2;
+        atom.release.gpu.global.exch.b32 %r3, [%p0], 0;""",
+        threads=2,
+        x=(0, 2),
+        slow=True,
+    ),
+    Right(
+        "lanes produce what lanes of the same warp consume",
+        """setp.ge.u32 %q0, %t, 16; @%q0 bra C; mad.wide.u32 %rd1, %t, 4, %p0;
+        add.u32 %r1, %t, 100; st.global.u32 [%rd1+256], %r1; st.release.gpu.global.u32 [%rd1], 1;
+        bra E; C: add.u32 %r2, %t, -16; mad.wide.u32 %rd1, %r2, 4, %p0;
+        W: ld.acquire.gpu.global.u32 %r3, [%rd1]; setp.eq.u32 %q1, %r3, 0; @%q1 bra W;
+        ld.global.u32 %r4, [%rd1+256]; st.global.u32 [%rd1+512], %r4; E:""",
+        x=(1,) * 16 + (0,) * 48 + tuple(range(100, 116)),
+    ),
+]
+
+PLANTED = [
+    Planted(
+        "shared memory that nothing has written",
+        "uninitialized-shared",
+        """.shared .u32 s[64]; mov.u32 %r2, s; mad.lo.u32 %r2, %t, 4, %r2; st.shared.u32 [%r2], 1;
+        ld.shared.u32 %r1, [%r2+128]; // BAD""",
+        ("+128", "+0"),
+        "which nothing has written",
+    ),
+    Planted(
+        "local memory that nothing has written",
+        "uninitialized-local",
+        """.local .u32 l[4]; st.local.u32 [l], 1;
+        ld.local.u32 %r1, [l+4]; // BAD""",
+        ("l+4", "l"),
+        "which nothing has written",
+    ),
+    Planted(
+        "a bulk copy signals an mbarrier without a fence since its init",
+        "mbarrier-init-fence",
+        """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
+        setp.ne.u32 %q0, %t, 0; @%q0 bra G; mbarrier.init.shared.b64 [%r2], 1; // FENCE
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 128, [%r2]; // BAD
+        G: bar.sync 0; W: mbarrier.try_wait.parity.shared.b64 %q1, [%r2], 0; @!%q1 bra W;""",
+        ("// FENCE", "fence.mbarrier_init.release.cluster;"),
+        "no fence.mbarrier_init or fence.proxy.async since it was initialised",
+    ),
+    Planted(
+        "a block ends without waiting for its bulk store",
+        "bulk-store-at-end",
+        """.shared .align 16 .b8 d[128]; mov.u32 %r1, d; mad.lo.u32 %r2, %t, 4, %r1;
+        st.shared.u32 [%r2], 7; fence.proxy.async; bar.sync 0; setp.ne.u32 %q0, %t, 0; @%q0 bra E;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r1], 128; // BAD
+        cp.async.bulk.commit_group; // WAIT
+        E:""",
+        ("// WAIT", "cp.async.bulk.wait_group 0;"),
+        "the block ended, and this copy, never waited for, may still be reading",
+    ),
+    Planted(
+        "all threads write the same value to one word",
+        "benign-race",
+        """setp.gt.u32 %q0, %t, 99;
+        st.global.u32 [%p0], 7; // BAD""",
+        (" st.global", " @%q0 st.global"),
+        "benign: both write the same value",
+        threads=101,
+    ),
+    Planted(
+        "warps one after the other write the same value",
+        "benign-race",
+        """.shared .u32 s; setp.lt.u32 %q0, %t, 32;
+        @%q0 st.shared.u32 [s], 7; // BAD: the later one
+        bar.warp.sync -1; // BARRIER
+        @!%q0 st.shared.u32 [s], 7; // BAD""",
+        ("// BARRIER", "bar.sync 0;"),
+        "benign: both write the same value",
+        threads=64,
+    ),
+    Planted(
+        "warps write different values to one word",
+        "race",
+        """shr.u32 %r1, %t, 5; mul.wide.u32 %rd1, %r1, 4; add.u64 %rd2, %rd1, %p0;
+        st.global.u32 [%p0], %r1; // BAD""",
+        ("[%p0]", "[%rd2]"),
+        "missing-barrier",
+        threads=64,
+    ),
+    Planted(
+        "a register that nothing has written is stored",
+        "uninitialized-register",
+        """mad.wide.u32 %rd1, %t, 4, %p0; // WRITE
+        add.u32 %r1, %r5, 1; st.global.u32 [%rd1], %r1; // BAD""",
+        ("// WRITE", "mov.u32 %r5, 3;"),
+        "never written in these lanes: give it a value first",
+    ),
+    Planted(
+        "a register that some lanes have not written is branched on",
+        "uninitialized-register",
+        """setp.lt.u32 %q0, %t, 9; @%q0 bra ON; mov.u32 %r5, 0; // WRITE
+        ON: setp.eq.u32 %q1, %r5, 0;
+        @%q1 bra E; // BAD
+        st.global.u32 [%p0], 1; E:""",
+        ("@%q0 bra ON;", ""),
+        "%q1 is a guard",
+    ),
+    Planted(
+        "an address in a register that a loop without a turn would have written",
+        "uninitialized-register",
+        """mov.u32 %r2, %t; L: setp.lt.u32 %q0, %r2, 4; @%q0 bra OUT;
+        mad.wide.u32 %rd1, %t, 4, %p0; shr.u32 %r2, %r2, 2; bra L;
+        OUT: st.global.u32 [%rd1], 1; // BAD""",
+        ("mov.u32 %r2, %t;", "mov.u32 %r2, %t; mov.u64 %rd1, %p0;"),
+        "%rd1 is an address",
+        goes_on=False,
+    ),
+    Planted(
+        "a sum of lanes that have exited",
+        "shuffle-from-outside",
+        """mov.u32 %r1, %t; setp.ge.u32 %q0, %t, 20; @%q0 exit;
+        shfl.sync.down.b32 %r2, %r1, 16, 31, -1; add.u32 %r1, %r1, %r2;
+        shfl.sync.down.b32 %r2, %r1, 8, 31, -1; add.u32 %r1, %r1, %r2;
+        st.global.u32 [%p0], %r1; // BAD""",
+        ("@%q0 exit;", "@%q0 mov.u32 %r1, 0;"),
+        "comes from a lane that the member mask does not name or that has exited",
+    ),
+    Planted(
+        "a shuffle from a lane outside of the mask",
+        "shuffle-from-outside",
+        """mad.wide.u32 %rd1, %t, 4, %p0; setp.ge.u32 %q0, %t, 16; @%q0 bra E;
+        shfl.sync.bfly.b32 %r2, %t, 16, 31, 0xffff; add.u32 %r2, %r2, 1;
+        st.global.u32 [%rd1], %r2; // BAD
+        E:""",
+        ("%t, 16, 31", "%t, 8, 31"),
+        "shuffle among lanes of the mask only",
+    ),
+    Planted(
+        "a lane votes that is not in its mask",
+        "lane-outside-mask",
+        """setp.lt.u32 %q0, %t, 16;
+        vote.sync.ballot.b32 %r1, %q0, 0xffff; // BAD""",
+        ("0xffff;", "-1;"),
+        "each must be in its own mask",
+    ),
+    Planted(
+        "lanes that meet give masks that disagree",
+        "divergent-collective",
+        """setp.lt.u32 %q0, %t, 16; selp.u32 %r2, 0xffffffff, 0xffff0000, %q0;
+        redux.sync.add.u32 %r1, %t, %r2; // BAD""",
+        ("0xffffffff, 0xffff0000", "0x0000ffff, 0xffff0000"),
+        "lanes that meet must give the same mask",
+    ),
+]
+# One thread copies 128 bytes of x to shared memory and waits for them.
+COPY = """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
+mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;
+mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 128; {}
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 128, [%r2]; // BAD
+W: mbarrier.try_wait.parity.shared.b64 %q1, [%r2], 0; @!%q1 bra W;"""
+PLANTED += [
+    Planted(
+        "ld.global.nc of what the same thread has written",
+        "proxy-hazard",
+        """mad.wide.u32 %rd1, %t, 4, %p0; st.global.u32 [%rd1], %t;
+        ld.global.nc.u32 %r1, [%rd1]; // BAD""",
+        (".nc", ""),
+        "through the non-coherent cache, which this kernel has written",
+    ),
+    Planted(
+        "ld.global.nc of what another block has written, beside what it may read",
+        "proxy-hazard",
+        """mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd1, %r1, 4, %p0;
+        atom.global.add.u32 %r2, [%rd1], 1;
+        ld.global.nc.u32 %r3, [%rd1+0]; // BAD""",
+        ("+0", "+64"),
+        "ld.global without .nc",
+        threads=1,
+        blocks=2,
+    ),
+    Planted(
+        "a bulk copy of global bytes that the thread has stored",
+        "proxy-hazard",
+        COPY.format("st.global.u32 [%p0+64], 7; // FENCE\n"),
+        ("// FENCE", "fence.proxy.async.global;"),
+        "no fence.proxy.async or fence.proxy.async.global since",
+        threads=1,
+    ),
+    Planted(
+        "a bulk copy of stored bytes behind a fence of shared memory only",
+        "proxy-hazard",
+        COPY.format("st.global.u32 [%p0+64], 7; fence.proxy.async.shared::cta;\n"),
+        ("async.shared::cta", "async"),
+        "x[16]",
+        threads=1,
+    ),
+    Planted(
+        "a bulk copy of bytes stored behind the fence",
+        "proxy-hazard",
+        COPY.format("fence.proxy.async; st.global.u32 [%p0+64], 7;\n"),
+        ("[%p0+64]", "[%p0+128]"),
+        "through the async proxy, written by block number 0",
+        threads=1,
+    ),
+]
