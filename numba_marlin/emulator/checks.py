@@ -70,6 +70,12 @@ OWN = (
         " chips give some register's",
     ),
     Check(
+        "neighbouring-variable",
+        UNDEFINED,
+        "an address made from one shared or local variable that lies in another",
+        "[the ISA](#state-spaces) does not say where variables lie; chips give the neighbour's bytes",
+    ),
+    Check(
         "lane-outside-mask",
         UNDEFINED,
         "a lane that executes vote, match, redux, shfl, elect or bar.warp with a member mask that"

@@ -270,6 +270,46 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         "lanes that meet must give the same mask",
     ),
 ]
+# Thread t of one warp writes word t of a; behind it lies b.
+ARRAYS = """.shared .u32 a[32]; .shared .u32 b[32]; mov.u32 %r2, a; mad.lo.u32 %r2, %t, 4, %r2;
+mov.u32 %r3, b; mad.lo.u32 %r3, %t, 4, %r3; st.shared.u32 [%r3], 0; bar.warp.sync -1; """
+PLANTED += [
+    Planted(
+        "an index runs out of a shared array into its neighbour",
+        "neighbouring-variable",
+        ARRAYS + "st.shared.u32 [%r2+4], %t; // BAD",
+        ("[%r2+4]", "[%r2]"),
+        "byte 128 of a, which has 128, is byte 0 of b: keep the index within a",
+    ),
+    Planted(
+        "a negative index by a generic address",
+        "neighbouring-variable",
+        ARRAYS
+        + """cvt.u64.u32 %rd1, %r3; cvta.shared.u64 %rd1, %rd1; add.s64 %rd2, %rd1, -4;
+        st.u32 [%rd2], 0; // BAD""",
+        ("-4;", "0;"),
+        "byte -4 of b",
+    ),
+    Planted(
+        "an array of local memory and its neighbour",
+        "neighbouring-variable",
+        """.local .u32 l[4]; .local .u32 m[4]; st.local.u32 [l], 1; st.local.u32 [m], 1;
+        ld.local.u32 %r1, [l+16]; // BAD""",
+        ("l+16", "l"),
+        "is byte 0 of m",
+    ),
+]
+RIGHT += [
+    Right(
+        "a swizzle, a base in front of the array, and one of two arrays",
+        ARRAYS
+        + """st.shared.u32 [%r2], %t; bar.warp.sync -1; xor.b32 %r2, %r2, 4; add.u32 %r2, %r2, -64;
+        ld.shared.u32 %r1, [%r2+64]; setp.lt.u32 %q0, %t, 4; mov.u32 %r4, a; mov.u32 %r5, b;
+        selp.b32 %r4, %r4, %r5, %q0; ld.shared.u32 %r6, [%r4]; """
+        + STORE,
+        x=(1, 0, 3, 2),
+    ),
+]
 # One thread copies 128 bytes of x to shared memory and waits for them.
 COPY = """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
 mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;

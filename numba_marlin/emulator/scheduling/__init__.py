@@ -1,7 +1,7 @@
 """Who runs next, and one run from its first instruction to its last.
 
 ``execution``: the state of a run, which handlers bind to. ``blocks``: basic blocks made executable;
-``undefined`` follows values that are none.
+``undefined`` follows values that are none, ``provenance`` which variables addresses are of.
 ``scheduler`` runs bundles of warps block by block; ``gathering`` holds lanes that wait for a
 collective, ``schedules`` chooses other legal interleavings, ``spinning`` and ``standstill`` find
 and explain that no warp can go on. Imports every other group.

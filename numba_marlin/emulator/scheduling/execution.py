@@ -23,6 +23,7 @@ from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
+from numba_marlin.emulator.scheduling.provenance import Provenance, Range
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
@@ -127,6 +128,15 @@ class Execution(Binder):
         self.addresses = dict(global_addresses)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
+        self.provenance = Provenance(
+            kernel.instructions,
+            [
+                Range(name, space, start, start + size)
+                for space, names in (("shared", shared), ("local", local))
+                for start, size, name in names
+            ],
+            self.checks,
+        )
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
         by_slot = np.broadcast_to(slot[:, None], (warps, WARP))
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
@@ -352,10 +362,12 @@ class Execution(Binder):
                 def of_register(lanes: Lanes) -> np.ndarray:
                     return source[lanes.sel].astype(np.int64) + offset
 
-            return of_register
+            return self.provenance.checked(ins, operand, of_register)
         start = self.address_of(base) if isinstance(base, Symbol) else int(base.value)
         where = signed64(start + offset)
-        return lambda lanes: np.full(lanes.shape, where, np.int64)
+        return self.provenance.checked(
+            ins, operand, lambda lanes: np.full(lanes.shape, where, np.int64)
+        )
 
 
 def signed64(value: int) -> int:
