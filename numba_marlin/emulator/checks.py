@@ -73,7 +73,8 @@ OWN = (
         "neighbouring-variable",
         UNDEFINED,
         "an address made from one shared or local variable that lies in another",
-        "[the ISA](#state-spaces) does not say where variables lie; chips give the neighbour's bytes",
+        "[the ISA](#state-spaces) does not say where variables lie; chips give the neighbour's"
+        " bytes",
     ),
     Check(
         "lane-outside-mask",

@@ -310,6 +310,30 @@ RIGHT += [
         x=(1, 0, 3, 2),
     ),
 ]
+PLANTED += [
+    Planted(
+        "one thread uses the local address of another",
+        "out-of-bounds",
+        """.local .u32 l; .shared .u64 s[32]; mov.u64 %rd1, l; st.local.u32 [%rd1], %t;
+        cvta.local.u64 %rd1, %rd1; mov.u32 %r2, s; mad.lo.u32 %r3, %t, 8, %r2;
+        st.shared.u64 [%r3], %rd1; bar.warp.sync -1; xor.b32 %r4, %t, 1; // OTHER
+        mad.lo.u32 %r3, %r4, 8, %r2; ld.shared.u64 %rd2, [%r3];
+        ld.u32 %r1, [%rd2]; // BAD""",
+        ("// OTHER", "mov.u32 %r4, %t;"),
+        "of another thread (warp 0, lane 1 of its block): only that thread can reach it",
+    ),
+    Planted(
+        "a local address from a shuffle, back from its generic form",
+        "out-of-bounds",
+        """.local .u32 l; mov.u64 %rd1, l; st.local.u32 [%rd1], %t; cvta.local.u64 %rd1, %rd1;
+        mov.b64 {%r1, %r2}, %rd1; shfl.sync.idx.b32 %r1, %r1, 0, 31, -1; // FIRST
+        mov.b64 %rd1, {%r1, %r2};
+        cvta.to.local.u64 %rd1, %rd1; // BAD
+        ld.local.u32 %r3, [%rd1];""",
+        ("shfl.sync.idx.b32 %r1, %r1, 0, 31, -1;", ""),
+        "pass the value, or use shared memory",
+    ),
+]
 # One thread copies 128 bytes of x to shared memory and waits for them.
 COPY = """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
 mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;

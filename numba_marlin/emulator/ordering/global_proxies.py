@@ -20,6 +20,7 @@ import numpy as np
 from numba_marlin.emulator.errors import ProxyHazard
 from numba_marlin.emulator.ordering.conflicts import smallest
 from numba_marlin.emulator.state.lanes import Lanes
+from numba_marlin.emulator.state.listener import both
 from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
 
@@ -40,12 +41,16 @@ class Written:
 
 
 class GlobalProxies:
+    """Listens to the memory of ``execution``, if its kernel has what would care."""
+
     def __init__(self, execution: Execution, blocks: int) -> None:
         instructions = execution.kernel.instructions
         self.memory, self.placement = execution.memory, execution.placement
-        self.active = any(
+        if any(
             "nc" in ins.modifiers or ins.root.startswith("cp.async.bulk") for ins in instructions
-        )
+        ):
+            self.memory.watch = both(self.memory.watch, self.watch)
+            self.memory.requests = self.request
         self.unit = smallest(instructions, "global")
         self.number = np.zeros(self.placement.slots, np.int32)  # of the block in each slot
         self.fenced = np.full(blocks, NEVER, np.int64)  # when a thread of the block last did

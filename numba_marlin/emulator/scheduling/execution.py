@@ -23,11 +23,10 @@ from numba_marlin.emulator.limits import BLOCK_BYTES, WARP_BYTES, require_state
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
-from numba_marlin.emulator.scheduling.provenance import Provenance, Range
+from numba_marlin.emulator.scheduling.provenance import Provenance
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
-from numba_marlin.emulator.state.listener import both
 from numba_marlin.emulator.state.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.state.register_pool import RegisterPool
 from numba_marlin.emulator.state.registers import DTYPES, Binder, Constant, Negated, RegisterFile
@@ -128,15 +127,8 @@ class Execution(Binder):
         self.addresses = dict(global_addresses)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
-        self.provenance = Provenance(
-            kernel.instructions,
-            [
-                Range(name, space, start, start + size)
-                for space, names in (("shared", shared), ("local", local))
-                for start, size, name in names
-            ],
-            self.checks,
-        )
+        placed = {"shared": shared, "local": local}
+        self.provenance = Provenance(kernel.instructions, placed, self.checks)
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
         by_slot = np.broadcast_to(slot[:, None], (warps, WARP))
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
@@ -163,9 +155,6 @@ class Execution(Binder):
             self.races = HappensBefore(self, blocks)
             self.memory.watch = self.races.watch
         self.global_proxies = GlobalProxies(self, blocks)
-        if self.global_proxies.active:
-            self.memory.watch = both(self.memory.watch, self.global_proxies.watch)
-            self.memory.requests = self.global_proxies.request
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
         )

@@ -8,6 +8,7 @@ or from one on some ways only, is not checked. Nor are kernels with one variable
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.state.lanes import Lanes
-from numba_marlin.emulator.state.memory import WINDOW_BYTES, WINDOWS
+from numba_marlin.emulator.state.memory import LOCAL_BYTES, WINDOW_BYTES, WINDOWS
 from numba_marlin.emulator.text.program import (
     Address,
     Instruction,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.checks import Checks
 
 CHECK = "neighbouring-variable"
+SIZES = {"shared": WINDOW_BYTES, "local": LOCAL_BYTES}  # of what an address is one within
 KEEPING = ("mov", "add", "cvta", "cvt", "and", "or", "xor")
 Key = tuple[int, int]
 
@@ -43,7 +45,7 @@ class Range(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a value was made from: addresses of the variables ``of``, and on some way of ``none``."""
+    """What a value was made from: addresses of variables ``of``, and on some way of ``none``."""
 
     of: frozenset[str]
     none: bool
@@ -59,16 +61,21 @@ UNSEEN, NUMBER = Made(frozenset(), False), Made(frozenset(), True)
 
 
 class Provenance:
-    """``variables``: all that are checked, by name."""
+    """``placed``: space -> (address, size, name) of its variables. ``variables``: those that are
+    checked, by name."""
 
     def __init__(
-        self, instructions: Sequence[Instruction], variables: Sequence[Range], checks: Checks
+        self,
+        instructions: Sequence[Instruction],
+        placed: dict[str, list[tuple[int, int, str]]],
+        checks: Checks,
     ) -> None:
         self.checks = checks
         self.variables = {
-            each.name: each
-            for each in variables
-            if each.stop > each.start and sum(each.space == other.space for other in variables) > 1
+            name: Range(name, space, start, start + size)
+            for space, variables in placed.items()
+            for start, size, name in variables
+            if size and len(variables) > 1
         }
         self.made: dict[Key, Made] = {}
         if self.variables and checks.on(CHECK):
@@ -82,11 +89,11 @@ class Provenance:
             return at
         (name,) = made.of
         variable = self.variables[name]
-        window = WINDOWS[variable.space]
+        window, size = WINDOWS[variable.space], SIZES[variable.space]
 
         def found(lanes: Lanes) -> np.ndarray:
             address = at(lanes)
-            within = np.where(address >= window, (address - window) % WINDOW_BYTES, address)
+            within = np.where(address >= window, (address - window) % size, address)
             bad = (within < variable.start) | (within >= variable.stop)
             if bad.any():
                 self._report(ins, lanes, variable, int(within[bad][0]), bad)
@@ -116,18 +123,23 @@ class Provenance:
         self.checks.report(CHECK, error)
 
     def _follow(self, instructions: Sequence[Instruction]) -> None:
-        changed = True
-        while changed:
-            changed = False
-            for ins in instructions:
-                result = self._result(ins)
-                for register in registers_of(ins.operands[0]):
-                    key = register.width, register.index
-                    before = self.made.get(key, UNSEEN)
-                    after = before.either(result)
-                    if after != before:
-                        self.made[key] = after
-                        changed = True
+        users = defaultdict(list)  # register -> instructions that may read it
+        for number, ins in enumerate(instructions):
+            for operand in ins.operands[1:]:
+                for register in registers_of(operand):
+                    users[register.width, register.index].append(number)
+        waiting = dict.fromkeys(range(len(instructions)))
+        while waiting:
+            ins = instructions[next(iter(waiting))]
+            del waiting[next(iter(waiting))]
+            result = self._result(ins)
+            for register in registers_of(ins.operands[0]):
+                key = register.width, register.index
+                before = self.made.get(key, UNSEEN)
+                after = before.either(result)
+                if after != before:
+                    self.made[key] = after
+                    waiting.update(dict.fromkeys(users[key]))
 
     def _made(self, operand) -> Made:
         if isinstance(operand, Register):

@@ -11,6 +11,7 @@ word of which a part is: better a value missed than a false alarm.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -115,17 +116,18 @@ class Flow:
 
     def made_of(self, roots: set[Key]) -> set[Key]:
         """``roots`` and all registers that may be calculated from them."""
-        found = set(roots)
-        passing = [
-            pc for pc, ins in enumerate(self.instructions) if plain(ins) or ins.root == EXCHANGE
-        ]
-        while True:
-            before = len(found)
-            for pc in passing:
-                if self.reads[pc] & found:
-                    found |= self.writes[pc]
-            if len(found) == before:
-                return found
+        users = defaultdict(list)  # register -> what is calculated from it
+        for pc, ins in enumerate(self.instructions):
+            if plain(ins) or ins.root == EXCHANGE:
+                for each in self.reads[pc]:
+                    users[each] += self.writes[pc]
+        found, waiting = set(roots), list(roots)
+        while waiting:
+            for each in users[waiting.pop()]:
+                if each not in found:
+                    found.add(each)
+                    waiting.append(each)
+        return found
 
 
 def tracker(execution: Execution) -> Undefined | None:
