@@ -92,9 +92,9 @@ def cvta(ins, m):
             s, memory = lanes.sel, m.memory
             if to:
                 address = np.broadcast_to(a[s] - window, lanes.shape).astype(np.int64)
-                d[s] = memory.own_local(ins, lanes, address).astype(np.uint64)
+                d[s] = memory.local_owners.unmarked(ins, lanes, address).astype(np.uint64)
             else:
-                d[s] = a[s] + window + memory.local_marks[s].astype(np.uint64)
+                d[s] = a[s] + window + memory.local_owners.marks[s].astype(np.uint64)
 
     return step
 

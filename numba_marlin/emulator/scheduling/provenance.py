@@ -16,7 +16,8 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.state.lanes import Lanes
-from numba_marlin.emulator.state.memory import LOCAL_BYTES, WINDOW_BYTES, WINDOWS
+from numba_marlin.emulator.state.local_owners import LOCAL_BYTES
+from numba_marlin.emulator.state.memory import WINDOW_BYTES, WINDOWS
 from numba_marlin.emulator.text.program import (
     Address,
     Instruction,

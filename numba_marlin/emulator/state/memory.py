@@ -26,7 +26,8 @@ from numba_marlin.emulator.errors import (
 )
 from numba_marlin.emulator.state.block_memory import BARRIER, IN_FLIGHT, LENT, VALID, BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
-from numba_marlin.emulator.state.lanes import WARP, Lanes
+from numba_marlin.emulator.state.lanes import Lanes
+from numba_marlin.emulator.state.local_owners import LocalOwners
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7F80_0000_0000
 WINDOW_BYTES = 1 << 32
 RANK_SHIFT = 24  # of the cluster's shared window: block r's memory lies (r + 1) << 24 further
-# Generic addresses of local memory are marked with whose it is, by bits that no thread's memory is
-# large enough to have.
-LOCAL_BYTES = 1 << 20
-OWNERS = WINDOW_BYTES // LOCAL_BYTES
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
@@ -107,8 +104,7 @@ class Memory:
         self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
         self.watch: Callable[[Access], None] | None = None
         self.requests: Callable[[Access], None] | None = None
-        threads = np.arange(local.origin.size).reshape(local.origin.shape)
-        self.local_marks = threads % OWNERS * LOCAL_BYTES  # of each lane
+        self.local_owners = LocalOwners(local)
         self.progress = 0  # counts changes of memory, for deadlock detection
         # complain if they read these shared bytes
         self.borrowers: Callable[[Instruction, Lanes, int, int], None] = (
@@ -164,7 +160,7 @@ class Memory:
                     ins,
                     part,
                     each,
-                    self.own_local(ins, part, place) if each == "local" else place,
+                    self.local_owners.unmarked(ins, part, place) if each == "local" else place,
                     values if mask is None else values[mask].reshape(part.shape + (count,)),
                     kind,
                 )
@@ -239,31 +235,13 @@ class Memory:
                     address[mask] -= WINDOWS[space]
                 yield space, None if mask.all() else mask
 
-    def own_local(self, ins: Instruction, lanes: Lanes, address: np.ndarray) -> np.ndarray:
-        """Marked addresses of local memory, without their marks; OutOfBounds if they are of another
-        thread's."""
-        bad = address // LOCAL_BYTES * LOCAL_BYTES != self.local_marks[lanes.sel]
-        if bad.any():
-            at = lanes.first(bad)[2]
-            per_block = lanes.placement.warps_per_block * WARP
-            owner = int(address[at]) // LOCAL_BYTES % per_block
-            raise lanes.fault(
-                OutOfBounds,
-                f"{self.local.describe(int(address[at]) % LOCAL_BYTES - self.local.base)} of another"
-                f" thread (warp {owner // WARP}, lane {owner % WARP} of its block): only that thread"
-                " can reach it; pass the value, or use shared memory",
-                ins,
-                bad,
-            )
-        return address % LOCAL_BYTES
-
     def _by_window(self, load, ins, lanes, address, size, count, kind):
         out = np.empty(lanes.shape + (count,), f"u{size}")
         for space, mask in self.windows(address):
             part = lanes if mask is None else lanes.narrow(mask)
             place = address if mask is None else address[mask].reshape(part.shape)
             if space == "local":
-                place = self.own_local(ins, part, place)
+                place = self.local_owners.unmarked(ins, part, place)
             values = load(ins, part, space, place, size, count, kind)
             if mask is None:
                 return values
