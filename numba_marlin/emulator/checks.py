@@ -112,6 +112,21 @@ OWN = (
         "a data race is [undefined](#data-races); in either order the value is the same",
         races=True,
     ),
+    Check(
+        "volatile-warp-sync",
+        STYLE,
+        "lanes of a warp that exchange values by volatile accesses, with no bar.warp.sync between",
+        "volatile accesses do [not race](#data-races), but from sm_70 on lanes have no order of"
+        " their own: which value is read is chance, unless the reader waits for it in a loop",
+        races=True,
+    ),
+    Check(
+        "lanes-overwrite",
+        STYLE,
+        "lanes of a warp that write different values to one place by one instruction",
+        "one of the values stays, and [nobody says which](#data-races)",
+        races=True,
+    ),
 )
 """Checks with names of their own; every other one has the name of its error."""
 

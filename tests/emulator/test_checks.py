@@ -1,7 +1,7 @@
 """Contract under test: what is right passes, under every Schedule and with every check; what is
 wrong is found where it is, in words that say what to do, and its right twin passes.
 
-The programs are those of ``check_programs``.
+The programs are those of ``right_programs`` and ``planted_errors``.
 """
 
 from pathlib import Path
@@ -12,8 +12,9 @@ import pytest
 from numba_marlin.cli import main as cli
 from numba_marlin.emulator import Machine, MachineError, Race, Schedule
 from numba_marlin.emulator.checks import CHECKS, OWN, table
-from tests.emulator.check_programs import PLANTED, RIGHT
+from tests.emulator.planted_errors import PLANTED
 from tests.emulator.ptx_cases import frame
+from tests.emulator.right_programs import RIGHT
 
 SCHEDULES = (
     None,
@@ -21,6 +22,7 @@ SCHEDULES = (
     Schedule(2, "slowest warp", "late"),
     Schedule(3, "one block ahead", "early"),
     Schedule(4, "reverse"),
+    Schedule(5, "lanes apart"),
 )
 DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 

@@ -42,6 +42,7 @@ class Conflicts:
         kernel, placement = execution.kernel, execution.placement
         self.memory, self.placement = execution.memory, placement
         self.checks = execution.checks
+        self.apart = False  # whether lanes of a warp may take turns within an instruction
         self.clocks = Clocks(placement, blocks)
         clusters = {
             number: index
@@ -150,7 +151,12 @@ class Conflicts:
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
         late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
         if late.any():
-            late &= ~self._strong(before, threads, way)
+            strong = self._strong(before, threads, way)
+            if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):
+                self._exchanged(ins, lanes, shadow, units, before, late & strong, writing, way)
+            late &= ~strong
+            if self.apart and writing:
+                late[..., 0] &= ~self._at_once(ins, before[..., 0], threads[..., 0])
             if late.any():
                 benign = False
                 if values is not None:  # writes of what was written already
@@ -160,6 +166,40 @@ class Conflicts:
                     late = late if benign else harmful
                 race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
                 self._raise(race, benign)
+
+    @staticmethod
+    def _at_once(ins: Instruction, before: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        """Which of the writes ``before`` lanes of the same warp did by the same instruction."""
+        return (marks.who_of(before) // WARP == threads // WARP) & (
+            before & (1 << marks.PC_BITS) - 1 == ins.pc
+        )
+
+    def _exchanged(self, ins, lanes, shadow, units, before, late, writing: bool, way: int) -> None:
+        """A warning if a lane of the same warp was there by a volatile access too."""
+        threads = self.clocks.thread_of[lanes.sel][..., None, None]
+        late = late & (marks.who_of(before) // WARP == threads // WARP)
+        for index in np.argwhere(late)[:1]:
+            earlier = self.report.instructions[marks.pc_of(int(before[tuple(index)]))]
+            if "volatile" in earlier.modifiers:
+                race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                self.checks.report("volatile-warp-sync", race)
+
+    def _overwritten(self, ins, lanes, shadow, units, records, last, values) -> None:
+        """A warning if another lane of the same warp wrote another value in this very step."""
+        late = marks.who_of(shadow.writes[units]) != marks.who_of(records)
+        late &= (last != values).any(-1)
+        if late.any():
+            race = self.report.race(
+                ins,
+                lanes,
+                shadow,
+                units,
+                shadow.writes[units][..., None],
+                late[..., None],
+                True,
+                marks.way_of(int(records.flat[0])),
+            )
+            self.checks.report("lanes-overwrite", race)
 
     def _raise(self, race: Race, benign: bool) -> None:
         if not benign:
@@ -199,16 +239,19 @@ class Conflicts:
         values: np.ndarray | None,
     ) -> None:
         """Race if another warp wrote the same units in this very step."""
-        after = shadow.writes[units]
+        after, last = shadow.writes[units], None
         late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
+        if values is not None and (late.any() or self.checks.on("lanes-overwrite")):
+            places, at = np.unique(units, return_inverse=True)
+            kept = np.empty((len(places), shadow.unit), np.uint8)
+            kept[at.reshape(-1)] = values.reshape(-1, shadow.unit)
+            last = kept[at.reshape(-1)].reshape(values.shape)
+            if self.checks.on("lanes-overwrite"):
+                self._overwritten(ins, lanes, shadow, units, records, last, values)
         if late.any():
             benign = False
-            if values is not None:
-                places, at = np.unique(units, return_inverse=True)
-                given, at = values.reshape(-1, shadow.unit), at.reshape(-1)
-                last = np.empty((len(places), shadow.unit), np.uint8)
-                last[at] = given
-                harmful = late & (last[at] != given).any(-1).reshape(units.shape)
+            if last is not None:
+                harmful = late & (last != values).any(-1)
                 benign = not harmful.any()
                 late = late if benign else harmful
             race = self.report.race(

@@ -46,6 +46,7 @@ OF_ALL = (
     | BARRIERS
     | WAITS
 )
+REACHING = {"ld", "ldu", "st", "atom", "red", "cp", "mbarrier", "fence", "membar"}
 OF_MEMBERS = {
     "shfl.sync",
     "vote.sync",
@@ -77,9 +78,10 @@ class Code:
 
 
 def compile_blocks(
-    execution: Execution, listener: Listener
+    execution: Execution, listener: Listener, apart: bool
 ) -> tuple[dict[int, Code], dict[int, Code]]:
-    """Bind all instructions: (coarse, fine)."""
+    """Bind all instructions: (coarse, fine). ``apart``: cut ``fine`` before every access to memory
+    too."""
     kernel = execution.kernel
     bound = [bind(ins, execution) for ins in kernel.instructions]
     if any(map(execution.checks.on, undefined.CHECKED)):
@@ -89,6 +91,7 @@ def compile_blocks(
     ]
     members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
+    reaching = {ins.pc for ins in kernel.instructions if ins.root.split(".")[0] in REACHING}
 
     def code(start: int, stop: int, join: int) -> Code:
         last = kernel.instructions[stop - 1]
@@ -103,7 +106,7 @@ def compile_blocks(
 
     for block in kernel.blocks.values():
         coarse[block.start] = code(block.start, block.stop, block.join)
-        for start, stop in cut(block.start, block.stop, members):
+        for start, stop in cut(block.start, block.stop, members, reaching if apart else set()):
             fine[start] = code(start, stop, block.join)
             fine[start].members = members[start]
     return coarse, fine
@@ -122,10 +125,14 @@ def bind(ins: Instruction, execution: Execution) -> Any:
         ) from error
 
 
-def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
-    """[start, stop) in pieces, every collective a piece of its own."""
+def cut(start: int, stop: int, members: list, before: set[int]) -> Iterator[tuple[int, int]]:
+    """[start, stop) in pieces, every collective a piece of its own; ``before`` are pcs that begin
+    one."""
     begin = start
     for pc in range(start, stop):
+        if pc in before and begin < pc:
+            yield begin, pc
+            begin = pc
         if members[pc] is not None:
             if begin < pc:
                 yield begin, pc

@@ -20,7 +20,7 @@ from numba_marlin.emulator.errors import DivergentCollective, MachineError, desc
 from numba_marlin.emulator.scheduling.blocks import Code, compile_blocks
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.gathering import Gathering
-from numba_marlin.emulator.scheduling.schedules import Chooser, Schedule
+from numba_marlin.emulator.scheduling.schedules import APART, Chooser, Schedule
 from numba_marlin.emulator.scheduling.spinning import SpinDetector
 from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave, WarpgroupWait
@@ -39,7 +39,10 @@ class Scheduler:
         budget: int,
     ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.coarse, self.fine = compile_blocks(execution, listener)
+        self.apart = schedule is not None and schedule.order == APART
+        if execution.races is not None:
+            execution.races.apart = self.apart
+        self.coarse, self.fine = compile_blocks(execution, listener, self.apart)
         self.barriers, self.gathering = (
             Barriers(self.placement, execution.races),
             Gathering(self.placement),
@@ -155,7 +158,7 @@ class Scheduler:
         self.execution.bulk.drift()
         self.execution.tensor_cores.drift()
         while True:
-            code = self.coarse.get(bundle.pc) if bundle.full else None
+            code = self.coarse.get(bundle.pc) if bundle.full and not self.apart else None
             if code is None:
                 code = self.fine[bundle.pc]
                 if code.members is not None and not bundle.full and not bundle.gathered:
