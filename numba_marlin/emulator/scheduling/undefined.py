@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from numba_marlin.emulator.errors import UninitializedRead
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.state.lanes import WARP, Lanes
 from numba_marlin.emulator.text.cfg import successors
-from numba_marlin.emulator.text.program import Instruction, Pair, Register, Vector
+from numba_marlin.emulator.text.program import Instruction, Kernel, Pair, Register, Vector
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
@@ -59,7 +60,8 @@ def plain(ins: Instruction) -> bool:
 
 
 class Flow:
-    """Which registers each instruction reads and writes, as its handler bound them."""
+    """Which registers each instruction reads and writes, as its handler bound them. ``at_entry``:
+    those that may be read before they are written, being live at the entry."""
 
     def __init__(self, execution: Execution) -> None:
         self.instructions, self.blocks = execution.kernel.instructions, execution.kernel.blocks
@@ -73,9 +75,9 @@ class Flow:
                 writes |= own if ins.root not in STORES else set()
             self.reads.append(reads)
             self.writes.append(writes)
+        self.at_entry = self._at_entry()
 
-    def at_entry(self) -> set[Key]:
-        """Registers that may be read before they are written: those live at the entry."""
+    def _at_entry(self) -> set[Key]:
         live: dict[int, set[Key]] = {start: set() for start in self.blocks}
         following, preceding = {}, {start: [] for start in self.blocks}
         for start, block in self.blocks.items():
@@ -130,10 +132,15 @@ class Flow:
         return found
 
 
+FLOWS: WeakKeyDictionary[Kernel, Flow] = WeakKeyDictionary()
+
+
 def tracker(execution: Execution) -> Undefined | None:
     """None if there is nothing to follow."""
-    flow = Flow(execution)
-    never = flow.at_entry() if execution.checks.on(REGISTER) else set()
+    flow = FLOWS.get(execution.kernel)
+    if flow is None:  # the same in every launch
+        flow = FLOWS[execution.kernel] = Flow(execution)
+    never = flow.at_entry if execution.checks.on(REGISTER) else set()
     roots = set(never)
     if execution.checks.on(SHUFFLE):
         for ins in flow.instructions:
