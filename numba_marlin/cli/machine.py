@@ -38,14 +38,15 @@ SHOWN = 8  # values of an output that are printed
 LISTED = 4096  # values of an output that JSON holds
 LOOKED_FOR = (
     "accesses out of bounds, misaligned or to what is read-only",
-    "reads of shared and local memory that nothing has written",
+    "reads of shared and local memory, and uses of registers, that nothing has written",
     "copies and products that are not waited for, missing fences between proxies",
-    "barriers used wrongly, lanes that miss a collective, deadlocks",
+    "barriers used wrongly, lanes that miss a collective, masks that disagree, deadlocks",
+    "indices that leave their array, addresses of another thread's local memory",
 )
 LEFT_OUT = (
     "other orders of warps and copies (--schedule has one for each seed)",
-    "reads of registers and global memory that nothing has written",
-    "lanes of one warp that write to one place in one instruction",
+    "reads of global memory that nothing has written",
+    "lanes of one warp that write to one place in one instruction (--checks style)",
 )
 
 

@@ -93,9 +93,9 @@ OWN = (
         " since its mbarrier.init",
         "init writes by the generic proxy and a bulk copy signals by"
         " [the asynchronous one](#async-proxy), between which the memory model orders nothing"
-        " without a proxy fence. `cuda::barrier` (libcu++, `barrier_block_scope.h`) and Triton's"
-        " kernels without clusters have mbarrier.init and a bar.sync only, and run on every H100;"
-        " we have not probed it",
+        " without a proxy fence. What CUDA 13 makes of `cuda::barrier` with `cuda::memcpy_async`,"
+        " and Triton of kernels without clusters, has mbarrier.init and bar.sync only, and runs on"
+        " Hopper: seen in their code, not probed here",
     ),
     Check(
         "bulk-store-at-end",
@@ -103,7 +103,7 @@ OWN = (
         "a block that ends while a bulk store, never waited for, may be reading its shared memory",
         "[the ISA](#data-movement-and-conversion-instructions-cp-async-bulk-wait-group) wants"
         " cp.async.bulk.wait_group.read before the memory is given back. Kernels in the field go"
-        " without; we have not probed it",
+        " without: not probed here",
     ),
     Check(
         "benign-race",
