@@ -1,10 +1,10 @@
 """Which checks there are, of which kind, and what a run does about each: stop, warn or nothing.
 
 ``CHECKS`` lists them all. A check is of one of three kinds: WRONG on every machine; UNDEFINED by
-the ISA, but known to work on chips; STYLE. ``Machine(..., checks=...)`` and ``machine run
---checks`` take a level, "strict" (the default), "hardware" or "style", and behind it any number of
-``name=error``, ``name=warn`` and ``name=off``: "hardware,benign-race=off". A warning is given once
-for a place, in ``RunResult.warnings``, and the run goes on.
+the ISA, while chips go on, and how that is known; STYLE. ``Machine(..., checks=...)`` and
+``machine run --checks`` take a level, "strict" (the default), "hardware" or "style", and behind it
+any number of ``name=error``, ``name=warn`` and ``name=off``: "hardware,benign-race=off". A warning
+is given once for a place, in ``RunResult.warnings``, and the run goes on.
 
 docs/checks.md is ``table()``.
 """
@@ -184,8 +184,8 @@ class Checks:
         if level == ERROR:
             if CHECKS[name].kind == UNDEFINED:
                 error.advise(
-                    "undefined by the ISA, but works on chips (docs/checks.md): checks='hardware',"
-                    " --checks hardware, makes it a warning"
+                    "the ISA leaves this undefined, and chips go on (docs/checks.md):"
+                    " checks='hardware', --checks hardware, makes it a warning"
                 )
             raise error
         if level == WARN:
@@ -227,7 +227,7 @@ def table() -> str:
         " `name=warn` or `name=off` for any check that is not wrong on every machine. A warning is"
         " given once for a place, and the run goes on. Checks marked with * take `races=True`.",
         "",
-        "| level | wrong on every machine | undefined by the ISA, works on chips | style |",
+        "| level | wrong on every machine | undefined by the ISA, chips go on | style |",
         "|---|---|---|---|",
     ]
     for level, what in LEVELS.items():
