@@ -9,7 +9,8 @@ correct program gives the same bits under all of them.
     last to the first ("reverse"). A preferred warp runs as long as it makes progress; when nothing
     has changed for a while, others run, or a spinning warp would never see its lock released.
     "lanes apart" prefers none either, tears warps apart into lanes, and lets others run between any
-    two accesses to memory; it is slow, so no number draws it.
+    two accesses to memory. It is slow, and each part of a warp counts its instructions, so no
+    number draws it.
 ``copies``
     when bulk copies land and tcgen05's operations are done: as soon as they are issued ("early"),
     as late as their mbarriers allow ("late": when a thread has asked in vain), or in between
