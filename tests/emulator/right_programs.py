@@ -24,6 +24,13 @@ class Right:
 
 RIGHT = [
     Right(
+        "a shuffle of which only the predicate is wanted, from lanes that have exited",
+        """setp.ge.u32 %q0, %t, 20; @%q0 exit; shfl.sync.down.b32 _|%q1, %t, 16, 31, -1;
+        selp.u32 %r1, 1, 0, %q1; """
+        + STORE,
+        x=(1,) * 16 + (0,) * 16,
+    ),
+    Right(
         "a sum of 20 lanes, of which lanes that do not matter take from outside",
         """mov.u32 %r1, 1; setp.ge.u32 %q0, %t, 20; @%q0 exit;
         shfl.sync.down.b32 %r2, %r1, 4, 31, -1; add.u32 %r1, %r1, %r2; setp.lt.u32 %q1, %t, 16;

@@ -151,6 +151,8 @@ class Provenance:
 
     def _result(self, ins: Instruction) -> Made:
         root, sources = ins.root.split(".")[0], ins.operands[1:]
+        if len(sources) < {"sub": 2, "mad": 3, "selp": 3}.get(root, 1):
+            return NUMBER  # its handler will complain
         if root in KEEPING and not any(isinstance(each, Vector) for each in ins.operands):
             found = self._made(sources[0])
             for other in sources[1:]:

@@ -55,6 +55,12 @@ def registers_of(operand) -> list[Register]:
     return []
 
 
+def shuffled_to(ins: Instruction):
+    """Where the value goes: the first of d|p."""
+    target = ins.operands[0]
+    return target.first if isinstance(target, Pair) else target
+
+
 def plain(ins: Instruction) -> bool:
     return HANDLERS[ins.root].__module__ in PLAIN
 
@@ -145,7 +151,7 @@ def tracker(execution: Execution) -> Undefined | None:
     if execution.checks.on(SHUFFLE):
         for ins in flow.instructions:
             if ins.root == EXCHANGE:
-                roots |= {key(each) for each in registers_of(ins.operands[0])[:1]}
+                roots |= {key(each) for each in registers_of(shuffled_to(ins))}
     return Undefined(execution, flow, never, flow.made_of(roots)) if roots else None
 
 
@@ -209,7 +215,8 @@ class Undefined:
 
     def shuffled(self, ins: Instruction, lanes: Lanes, source, given) -> None:
         """A shuffle takes the value of lane ``source``; there is none where not ``given``."""
-        target = self.origin.get(key(registers_of(ins.operands[0])[0]))
+        result = registers_of(shuffled_to(ins))
+        target = self.origin.get(key(result[0])) if result else None
         if target is None or not self.some and np.all(given):
             return
         self.some = True
