@@ -38,14 +38,15 @@ SHOWN = 8  # values of an output that are printed
 LISTED = 4096  # values of an output that JSON holds
 LOOKED_FOR = (
     "accesses out of bounds, misaligned or to what is read-only",
-    "reads of shared and local memory that nothing has written",
+    "reads of shared and local memory, and uses of registers, that nothing has written",
     "copies and products that are not waited for, missing fences between proxies",
-    "barriers used wrongly, lanes that miss a collective, deadlocks",
+    "barriers used wrongly, lanes that miss a collective, masks that disagree, deadlocks",
+    "indices that leave their array, addresses of another thread's local memory",
 )
 LEFT_OUT = (
     "other orders of warps and copies (--schedule has one for each seed)",
-    "reads of registers and global memory that nothing has written",
-    "lanes of one warp that write to one place in one instruction",
+    "reads of global memory that nothing has written",
+    "lanes of one warp that write to one place in one instruction (--checks style)",
 )
 
 
@@ -94,6 +95,12 @@ def add_arguments(parser) -> None:
         " small); a run takes up to twice as long",
     )
     parser.add_argument(
+        "--checks",
+        metavar="LEVEL[,NAME=error|warn|off ...]",
+        help="what to do about checks (docs/checks.md): strict (default), hardware (what is"
+        " undefined but works on chips is a warning), style; then exceptions by name",
+    )
+    parser.add_argument(
         "--counts",
         action="store_true",
         help="count sectors, bank conflicts, copies, operations, registers",
@@ -102,6 +109,7 @@ def add_arguments(parser) -> None:
 
 def execute(args, report) -> bool:
     from numba_marlin.emulator import Machine
+    from numba_marlin.emulator.checks import DEFAULT
 
     if args.action == "entries":
         _check_only_listed(args)
@@ -109,7 +117,7 @@ def execute(args, report) -> bool:
         text = Path(args.file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.file}: must be PTX, which is text ({error})") from error
-    machine = Machine(text, races=args.races)
+    machine = Machine(text, races=args.races, checks=args.checks or DEFAULT)
     if args.action == "entries":
         entries(machine, report)
     else:
@@ -118,17 +126,7 @@ def execute(args, report) -> bool:
 
 
 def _check_only_listed(args) -> None:
-    of_run = (
-        "entry",
-        "cluster",
-        "shared",
-        "args",
-        "budget",
-        "stack",
-        "resident",
-        "schedule",
-        "races",
-    )
+    of_run = "entry cluster shared args budget stack resident schedule races checks".split()
     given = [name for name in of_run if getattr(args, name) not in (None, 0, [])]
     if given:
         raise ValueError(f"--{given[0]} is for `machine run`: entries only lists the kernels")
@@ -204,11 +202,15 @@ def run(machine, args, report) -> None:
     report.row(
         "ran",
         f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions,"
-        f" {result.shared_bytes} bytes of shared memory per block; no hazard of those looked for",
+        f" {result.shared_bytes} bytes of shared memory per block;"
+        f" {len(result.warnings) or 'no'} hazard{'s'[: len(result.warnings) > 1]} of those looked"
+        " for",
     )
     if result.printed and not args.json:
         print(printable(result.printed))
     looked_for, left_out = checks(result.unraced, args.races)
+    for warning in result.warnings:
+        report.row("warning", f"{warning.check}: {warning}")
     report.row("looked for", "; ".join(looked_for))
     report.row("left out", "; ".join(left_out))
     report.data = {
@@ -222,6 +224,10 @@ def run(machine, args, report) -> None:
         "printed": result.printed,
         "looked_for": looked_for,
         "left_out": left_out,
+        "warnings": [
+            {"check": each.check, "kind": each.kind, "line": each.line, "message": str(each)}
+            for each in result.warnings
+        ],
         "outputs": [],
     }
     for each in arguments:

@@ -3,7 +3,7 @@ and lanes.
 
 All are subclasses of MachineError, with the same facts as attributes (``None`` where they do not
 apply): ``detail`` (the sentence), ``line`` (1-based), ``text``, ``block`` (x, y, z), ``warp`` (in
-its block), ``lanes`` (tuple).
+its block), ``lanes`` (tuple), ``check`` (its name in ``checks``, if it has one of its own).
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ class MachineError(Exception):
     ) -> None:
         self.detail, self.line, self.text = detail, line, text
         self.block, self.warp, self.lanes = block, warp, lanes
+        self.check = ""  # the name of the check that found it, where it has one of its own
         message = f"{type(self).__name__}: {detail}"
         if line is not None:
             message += f"\n  PTX line {line}: {text}"
         if block is not None:
             message += f"\n  block {block}, warp {warp}, {describe_lanes(lanes or ())}"
         super().__init__(message)
+
+    def advise(self, advice: str) -> None:
+        """Say at the end of the message what can be done."""
+        self.args = (f"{self}\n  {advice}",)
 
 
 class PtxSyntaxError(MachineError):

@@ -12,21 +12,22 @@ does not fit the kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from numba_marlin.emulator.asynchronous.clusters import MAX_BLOCKS
-from numba_marlin.emulator.errors import PtxSyntaxError
+from numba_marlin.emulator.checks import DEFAULT, Checks, levels_of
+from numba_marlin.emulator.errors import MachineError, PtxSyntaxError
 from numba_marlin.emulator.instructions import root_of
 from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, STACK_BYTES, require_state
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
-from numba_marlin.emulator.state.listener import NOBODY, Listener
+from numba_marlin.emulator.state.listener import NOBODY, Listener, both
 from numba_marlin.emulator.tensor.tensor_sums import MEASURED_ADDER, adder_of
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel, Variable
@@ -41,7 +42,8 @@ class RunResult:
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
     executions it took. ``unraced``: why no races were looked for; "" if they were. ``printed``:
-    what the kernel's vprintf wrote.
+    what the kernel's vprintf wrote. ``warnings``: what checks found and did not raise, once for a
+    place.
     """
 
     instructions: int
@@ -53,6 +55,7 @@ class RunResult:
     executed: tuple[int, ...] = ()
     unraced: str = ""
     printed: str = ""
+    warnings: tuple[MachineError, ...] = ()
 
 
 class Machine:
@@ -65,14 +68,20 @@ class Machine:
     ``adds_like``: whose tensor cores add the products of mma.sync and wgmma ("sm_90",
     ``tensor.tensor_sums``). The default is the chip that was measured, an H200, whatever the
     ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published,
-    and were not measured here. ``memory`` maps NumPy arrays to addresses; ``entries`` are the names
-    of the kernels.
+    and were not measured here. ``checks``: what each check does, a level and exceptions
+    ("hardware,benign-race=off"; ``emulator.checks``). ``memory`` maps NumPy arrays to addresses;
+    ``entries`` are the names of the kernels.
     """
 
     def __init__(
-        self, ptx: str, races: bool | None = False, adds_like: str = MEASURED_ADDER
+        self,
+        ptx: str,
+        races: bool | None = False,
+        adds_like: str = MEASURED_ADDER,
+        checks: str = DEFAULT,
     ) -> None:
-        self.races, self.adder = races, adder_of(adds_like)
+        levels_of(checks)
+        self.races, self.adder, self.checks = races, adder_of(adds_like), checks
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
@@ -207,6 +216,7 @@ class Machine:
                 " blocks"
             )
         addresses = {name: buffer.address for name, buffer in self.globals.items()}
+        checks = Checks(self.checks)
         with np.errstate(all="ignore"):
             execution = Execution(
                 kernel,
@@ -222,10 +232,11 @@ class Machine:
                 self.adder,
                 self.races,
                 stack_bytes,
+                checks,
             )
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
-            memory.requests = listener.request
+            memory.requests = both(memory.requests, listener.request)
             try:
                 scheduler = Scheduler(execution, schedule, listener, max_instructions)
                 if listener.started is not None:
@@ -250,19 +261,8 @@ class Machine:
             tuple(executed),
             execution.unraced,
             "".join(execution.printed),
+            tuple(checks.found.values()),
         )
-
-
-def both(first: Callable | None, second: Callable | None) -> Callable | None:
-    """One function that calls both, of which either may be missing."""
-    if first is None or second is None:
-        return first or second
-
-    def call(what) -> None:
-        first(what)
-        second(what)
-
-    return call
 
 
 def dimensions(name: str, value: Sequence[int] | int) -> tuple[int, int, int]:

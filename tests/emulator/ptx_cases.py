@@ -66,12 +66,13 @@ def launch(
     before: str = "",
     readonly: tuple = (),
     directives: str = "",
+    checks: str = "strict",
     **launch_options,
 ) -> RunResult:
     """Run ``body`` in ``frame`` with the arrays' addresses as %p0, %p1, ... Options as of
     Machine.run."""
     arrays = arrays or {}
-    machine = Machine(frame(body, len(arrays), before, directives))
+    machine = Machine(frame(body, len(arrays), before, directives), checks=checks)
     args = [machine.memory.buffer(a, n, readonly=n in readonly).address for n, a in arrays.items()]
     return machine.run("k", args=args, **launch_options)
 

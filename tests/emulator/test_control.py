@@ -146,11 +146,12 @@ def test_lanes_that_diverged_meet_at_a_barrier():
     ],
 )
 def test_a_collective_without_all_its_lanes_names_who_came(collective):
+    """The lane that is missing waits elsewhere: had it exited, some would not wait for it."""
     error = fails(
         DivergentCollective,
         f"""{FILL} mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %t, 40; @%q0 bra END;
     {collective} // BAD
-    END:""",
+    END: bar.sync 15;""",
         grid=2,
         block=64,
     )

@@ -11,7 +11,7 @@ import numba_marlin.emulator
 
 ROOM = Path(numba_marlin.emulator.__file__).parent
 PREFIX = "numba_marlin.emulator."
-BASE = {"errors", "limits"}  # modules that every group may import
+BASE = {"errors", "limits", "checks"}  # modules that every group may import
 GROUPS_BELOW = {
     "text": set(),
     "state": {"text"},
@@ -21,7 +21,7 @@ GROUPS_BELOW = {
     "instructions": {"text", "state", "asynchronous", "ordering", "tensor"},
     "scheduling": {"text", "state", "asynchronous", "ordering", "tensor", "instructions"},
 }
-BELOW = {"errors": set(), "limits": {"errors"}} | {
+BELOW = {"errors": set(), "limits": {"errors"}, "checks": {"errors"}} | {
     group: BASE | below for group, below in GROUPS_BELOW.items()
 }
 

@@ -152,7 +152,7 @@ COUNT = 20_000
         ),
         frame("".join(f".shared .b8 v{i};\n" for i in range(COUNT)), 0),
         frame(
-            ".reg .b32 %x<30000>;"
+            ".reg .b32 %x<30000>; setp.ne.u32 %q0, %t, %t;"
             + "".join(f"mov.b32 %x{i}, %x{i + 1};\n" for i in range(COUNT))
             + "@%q0 wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%x0,%f1,%f2,%f3}, %rd0,"
             " %rd1, 1, 1, 1, 0, 0;",

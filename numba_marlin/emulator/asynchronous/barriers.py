@@ -1,8 +1,8 @@
 """Block-wide barriers 0..15 of every resident block.
 
 A barrier completes when as many threads have arrived as its count says; without a count, when every
-warp of the block that has not exited is there. Arrival counts whole warps: 32 threads each, as the
-ISA has it.
+warp of the block that has not exited is there. Arrival counts whole warps, 32 threads each, as the
+ISA has it: a warp has arrived once all its lanes that have not exited are there.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 """
 
@@ -23,12 +23,19 @@ COUNT = 16
 
 class State:
     """One barrier of one block: threads arrived, their expected number, and who waits (path, next
-    pc, instruction)."""
+    pc, instruction). ``partial``: warp -> lanes that are here, of warps that are not whole yet."""
 
-    __slots__ = ("arrived", "expected", "waiting", "votes", "known")
+    __slots__ = ("arrived", "expected", "waiting", "known", "partial")
 
     def __init__(self) -> None:
-        self.arrived, self.expected, self.waiting, self.votes, self.known = 0, None, [], [], None
+        self.arrived, self.expected, self.waiting, self.known = 0, None, [], None
+        self.partial: dict[int, int] = {}
+
+    def settle(self, live: list[int]) -> None:
+        """Warps whose other lanes have come or exited have arrived."""
+        for warp in [warp for warp, mask in self.partial.items() if not live[warp] & ~mask]:
+            del self.partial[warp]
+            self.arrived += WARP
 
 
 class Barriers:
@@ -63,14 +70,11 @@ class Barriers:
                         path,
                     )
                 state.expected = expected
-            state.arrived += WARP
+            state.partial[path.warp] = state.partial.get(path.warp, 0) | path.mask
             if end.kind == "arrive":
                 going_on.append(path)
             else:
                 state.waiting.append((path, pc, end))
-                if end.value is not None:
-                    votes = np.broadcast_to(end.value[slice(path.warp, path.warp + 1)], (1, WARP))
-                    state.votes.append(votes[0][unpack_masks([path.mask])[0]])
             touched.setdefault((slot, number), []).append(path)
         for key, coming in touched.items():
             if self.races is not None:
@@ -79,7 +83,7 @@ class Barriers:
         return going_on, released
 
     def recheck(self, slots: set[int]) -> list[tuple[int, Path]]:
-        """Warps of ``slots`` have exited: barriers that were waiting only for them complete."""
+        """Lanes of ``slots`` have exited: barriers that were waiting only for them complete."""
         return [
             item for key in list(self.states) if key[0] in slots for item in self._complete(key)
         ]
@@ -94,6 +98,7 @@ class Barriers:
 
     def _complete(self, key: tuple[int, int]) -> list[tuple[int, Path]]:
         state, per_block = self.states[key], self.placement.warps_per_block
+        state.settle(self.placement.live)
         expected = state.expected
         if expected is None:
             live = self.placement.live[key[0] * per_block : (key[0] + 1) * per_block]
@@ -101,14 +106,25 @@ class Barriers:
         if state.arrived < expected or not state.arrived:
             return []
         del self.states[key]
+        early = [each for each in state.waiting if each[0].warp in state.partial]
+        if early:  # of a warp that comes for the next phase
+            later = self.states[key] = State()
+            later.waiting, later.partial = early, state.partial
+            state.waiting = [each for each in state.waiting if each not in early]
         if self.races is not None:
             self.races.leave(state.known, (path for path, _, _ in state.waiting))
+        votes = [self._votes(path, end) for path, _, end in state.waiting if end.value is not None]
         for path, _, end in state.waiting:
             if end.value is not None:
-                votes = np.concatenate(state.votes)
-                result = {"popc": votes.sum, "and": votes.all, "or": votes.any}[end.kind]()
+                given = np.concatenate(votes)
+                result = {"popc": given.sum, "and": given.all, "or": given.any}[end.kind]()
                 end.result[path.warp, list(mask_lanes(path.mask))] = result
         return [(pc, path) for path, pc, _ in state.waiting]
+
+    @staticmethod
+    def _votes(path: Path, end: Barrier) -> np.ndarray:
+        votes = np.broadcast_to(end.value[slice(path.warp, path.warp + 1)], (1, WARP))
+        return votes[0][unpack_masks([path.mask])[0]]
 
     @staticmethod
     def _value(source, path: Path) -> int:

@@ -207,14 +207,11 @@ class BulkCopies:
         for group in (self.loads, self.stores):
             for copy in (copy for copies in group.values() for copy in copies):
                 if low <= copy.start < high and not copy.released:
-                    what = (
-                        "is still in flight to"
-                        if copy.fetch is not None
-                        else "may still be reading"
-                    )
+                    loads = copy.fetch is not None
+                    what = "is still in flight to" if loads else "may still be reading"
                     where = self.memory.shared.describe(copy.start - low)
                     warp, lane = copy.thread
-                    raise error_at(
+                    error = error_at(
                         PendingCopyRead,
                         f"the block ended, and this copy, never waited for, {what} its {where}",
                         copy.ins,
@@ -222,6 +219,10 @@ class BulkCopies:
                         warp,
                         (lane,),
                     )
+                    if loads:
+                        raise error
+                    self.memory.checks.report("bulk-store-at-end", error)
+                    self._release(copy)
 
     def finish(self) -> None:
         """The grid has ended: what was read is written by now."""

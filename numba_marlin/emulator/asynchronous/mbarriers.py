@@ -128,7 +128,7 @@ class MBarriers:
         self.require_live(ins, lanes, words)
         bad = ~self.fenced[words]
         if bad.any():
-            raise self._fault(
+            error = self._fault(
                 ins,
                 lanes,
                 words,
@@ -136,6 +136,7 @@ class MBarriers:
                 "signals {}: no fence.mbarrier_init or fence.proxy.async since it was initialised",
                 ProxyHazard,
             )
+            self.memory.checks.report("mbarrier-init-fence", error)
 
     def require_live(self, ins: Instruction, lanes: Lanes, words: np.ndarray) -> None:
         bad = ~self.live[words] if self.used else np.ones(words.shape, bool)

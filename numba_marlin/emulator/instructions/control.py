@@ -40,7 +40,8 @@ def barrier(ins, m):
     """#parallel-synchronization-and-communication-instructions-bar: bar.sync, bar.arrive, bar.red,
     and barrier.*
 
-    .aligned makes no difference here: all live lanes of a warp must come together either way.
+    Lanes that have exited are not waited for. With .aligned, which bar has, the others of a warp
+    must come together; without, each may be at a barrier instruction of its own.
     """
     allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     guard = m.guard(ins)
@@ -95,13 +96,17 @@ def proxy_fence(ins, m):
         raise unsupported(
             ins, "fences one proxy, async or alias; async for one state space at most"
         )
-    # the machine keeps account of shared memory only
-    if ins.modifiers in (("alias",), ("async", "global")):
+    if ins.modifiers == ("alias",):
         return lambda lanes: None
+    of_shared = "global" not in ins.modifiers
+    of_global = ins.modifiers in (("async",), ("async", "global"))
 
     def step(lanes):
-        m.proxy.fence(lanes)
-        m.mbarriers.fence(lanes)
+        if of_shared:
+            m.proxy.fence(lanes)
+            m.mbarriers.fence(lanes)
+        if of_global:
+            m.global_proxies.fence(lanes)
 
     return step
 

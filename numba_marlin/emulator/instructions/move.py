@@ -89,6 +89,16 @@ def cvta(ins, m):
         s = lanes.sel
         d[s] = a[s] - window if to else a[s] + window
 
+    if space == "local":
+
+        def step(lanes):
+            s, memory = lanes.sel, m.memory
+            if to:
+                address = np.broadcast_to(a[s] - window, lanes.shape).astype(np.int64)
+                d[s] = memory.local_owners.unmarked(ins, lanes, address).astype(np.uint64)
+            else:
+                d[s] = a[s] + window + memory.local_owners.marks[s].astype(np.uint64)
+
     return step
 
 

@@ -14,30 +14,59 @@ import numpy as np
 from numba_marlin.emulator.errors import DivergentCollective
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state import numerics
-from numba_marlin.emulator.state.lanes import FULL, WARP, error_at, mask_lanes
+from numba_marlin.emulator.state.lanes import FULL, WARP, error_at
 from numba_marlin.emulator.text.program import Pair, Sink
 
 LANE = np.arange(WARP)
 
 
-def members(ins, lanes, mask) -> None:
+def members(ins, lanes, mask, checks) -> None:
     """Raise DivergentCollective unless every live lane that ``mask`` (value per lane or constant)
-    names is here."""
-    if lanes.full:
+    names is here, and names itself and the same others."""
+    if lanes.full and np.all(np.equal(mask, FULL)):
         return
-    masks = np.broadcast_to(mask, lanes.shape)
-    present = lanes.masks_by_warp()
-    for warp, wanted in dict(zip(lanes.warps.tolist(), masks.tolist())).items():
-        missing = wanted & lanes.placement.live[warp] & ~present[warp]
-        if missing:
-            raise error_at(
+    masks = np.broadcast_to(mask, lanes.shape).astype(np.uint32)
+    matrix, present, row = by_warp(lanes, masks)
+    live = np.array(lanes.placement.live, np.uint64)[lanes.warps]
+    asked = named(masks, lanes) & named(live[:, None] if lanes.full else live, lanes)
+    missing = asked & ~spread(present, row, lanes)
+    if missing.any():
+        warp, _, at = lanes.first(missing.any(-1))
+        raise error_at(
+            DivergentCollective,
+            f"member mask {masks[at]:#010x} names lanes that are elsewhere; missing are",
+            ins,
+            lanes.placement,
+            warp,
+            tuple(np.flatnonzero(missing[at]).tolist()),
+        )
+    alone = ~np.take_along_axis(
+        named(masks, lanes), np.broadcast_to(coordinates(lanes)[1], lanes.shape)[..., None], -1
+    )[..., 0]
+    if alone.any():
+        at = lanes.first(alone)[2]
+        checks.report(
+            "lane-outside-mask",
+            lanes.fault(
                 DivergentCollective,
-                f"member mask {wanted & FULL:#010x} names lanes that are elsewhere; missing are",
+                f"member mask {masks[at]:#010x} does not name the lanes that execute this: each"
+                " must be in its own mask",
                 ins,
-                lanes.placement,
-                warp,
-                mask_lanes(missing),
-            )
+                alone,
+            ),
+        )
+    others = spread(matrix, row, lanes)
+    differ = (asked & (others != masks[..., None])).any(-1)
+    if differ.any():
+        at = lanes.first(differ)[2]
+        other = others[at][asked[at] & (others[at] != masks[at])][0]
+        raise lanes.fault(
+            DivergentCollective,
+            f"member mask {masks[at]:#010x} of these lanes, and {other:#010x} of lanes that it"
+            " names: lanes that meet must give the same mask",
+            ins,
+            differ,
+        )
 
 
 def coordinates(lanes):
@@ -67,6 +96,16 @@ def named(mask, lanes):
     return (mask[..., None] >> LANE.astype(np.uint32) & 1).astype(bool)
 
 
+def given(mask, lanes, source):
+    """Whether lane ``source`` of each lane's warp is named by its ``mask``, and here."""
+    if lanes.full and np.ndim(mask) == 0 and int(mask) == FULL:
+        return np.True_
+    _, present, row = by_warp(lanes, np.True_)
+    members = named(mask, lanes) & spread(present, row, lanes)
+    source = np.broadcast_to(source, lanes.shape)
+    return np.take_along_axis(members, source[..., None], -1)[..., 0]
+
+
 @instruction("shfl.sync")
 def shfl(ins, m):
     """#data-movement-and-conversion-instructions-shfl-sync: d|p, a, b, c, membermask"""
@@ -81,7 +120,7 @@ def shfl(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
+        members(ins, lanes, mask[s], m.checks)
         warp, lane = coordinates(lanes)
         by, clamp = np.asarray(b[s]).astype(np.int64) & 31, np.asarray(c[s]).astype(np.int64)
         segment, clamp = clamp >> 8 & 31, clamp & 31
@@ -94,6 +133,8 @@ def shfl(ins, m):
             source = {"down": lane + by, "bfly": lane ^ by, "idx": low | (by & ~segment)}[mode]
             inside = source <= high
         source = np.where(inside, source, lane)
+        if m.undefined is not None:
+            m.undefined.shuffled(ins, lanes, source, given(mask[s], lanes, source))
         d[s], p[s] = (
             a[np.broadcast_arrays(warp, source)[0], source],
             np.broadcast_to(inside, lanes.shape),
@@ -113,7 +154,7 @@ def vote(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
+        members(ins, lanes, mask[s], m.checks)
         votes, present, row = by_warp(lanes, p[s])
         asked = named(mask[s], lanes) & spread(present, row, lanes)
         votes = spread(votes, row, lanes)
@@ -156,7 +197,7 @@ def match(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
+        members(ins, lanes, mask[s], m.checks)
         mine = np.broadcast_to(a[s], lanes.shape)
         values, present, row = by_warp(lanes, mine)
         asked = named(mask[s], lanes) & spread(present, row, lanes)
@@ -199,7 +240,7 @@ def redux(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
+        members(ins, lanes, mask[s], m.checks)
         values, present, row = by_warp(lanes, a[s])
         asked = named(mask[s], lanes) & spread(present, row, lanes)
         chosen = np.where(asked, spread(values, row, lanes), dtype(neutral))
@@ -222,7 +263,7 @@ def redux_floats(ins, m, name: str):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
+        members(ins, lanes, mask[s], m.checks)
         values, present, row = by_warp(lanes, np.abs(a[s]) if sizes else a[s])
         asked = named(mask[s], lanes) & spread(present, row, lanes)
         values = spread(values, row, lanes)
@@ -260,7 +301,7 @@ def movmatrix(ins, m):
 @instruction("elect.sync")
 def elect(ins, m):
     """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the
-    mask is elected."""
+    mask that has not exited is elected."""
     allow(ins)
     result, mask = operands(ins, 2)
     if not isinstance(result, Pair):
@@ -270,8 +311,9 @@ def elect(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s])
-        leader = named(mask[s], lanes).argmax(axis=-1)
+        members(ins, lanes, mask[s], m.checks)
+        _, present, row = by_warp(lanes, np.True_)
+        leader = (named(mask[s], lanes) & spread(present, row, lanes)).argmax(axis=-1)
         d[s], p[s] = leader.astype(np.uint32), leader == coordinates(lanes)[1]
 
     return step
@@ -284,7 +326,7 @@ def warp_barrier(ins, m):
     mask = m.source(ins, operands(ins, 1)[0], "u32")
 
     def step(lanes):
-        members(ins, lanes, mask[lanes.sel])
+        members(ins, lanes, mask[lanes.sel], m.checks)
         if m.races is not None:
             m.races.warp_barrier(lanes)
 

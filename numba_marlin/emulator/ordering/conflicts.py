@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from numba_marlin.emulator.errors import Race
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.clocks import Clocks
 from numba_marlin.emulator.ordering.messages import Messages, Order, order_of
@@ -40,6 +41,8 @@ class Conflicts:
     def __init__(self, execution: Execution, blocks: int) -> None:
         kernel, placement = execution.kernel, execution.placement
         self.memory, self.placement = execution.memory, placement
+        self.checks = execution.checks
+        self.apart = False  # whether lanes of a warp may take turns within an instruction
         self.clocks = Clocks(placement, blocks)
         clusters = {
             number: index
@@ -52,7 +55,7 @@ class Conflicts:
         )
         own = self.memory.shared
         readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
-        self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
+        self.shared = Shadow(own.data, smallest(kernel.instructions, "shared"), readers)
         self.unit = smallest(kernel.instructions, "global")
         self.buffers: dict[int, Shadow] = {}
         self.orders = [order_of(ins) for ins in kernel.instructions]
@@ -61,7 +64,7 @@ class Conflicts:
         self.report = Reporter(execution, self)
 
     def watch(self, access: Access) -> None:
-        kind, space, ins, lanes, address, nbytes = access
+        kind, space, ins, lanes, address, nbytes, values = access
         if kind in ELSEWHERE or space == "local":
             return
         writing = kind in WRITES or kind == "mbarrier" and ins.root in MBARRIER_WRITES
@@ -72,10 +75,14 @@ class Conflicts:
             way = marks.COPY
         else:
             way = order.scope if order.strong else marks.WEAK
-        for shadow, part, offsets in self._places(ins, lanes, space, address, nbytes):
+        for shadow, part, offsets, mine in self._places(ins, lanes, space, address, nbytes):
             units = shadow.units(offsets, nbytes)
+            given = None
+            if values is not None and nbytes % shadow.unit == 0:
+                given = (values if mine is None else values[mine]).view(np.uint8)
+                given = given.reshape(*units.shape, shadow.unit)
             if kind != "copy-land":
-                self._check(ins, part, shadow, units, writing, way)
+                self._check(ins, part, shadow, units, writing, way, given)
             if kind == "copy-issue":
                 continue
             threads = self.clocks.thread_of[part.sel]
@@ -86,7 +93,7 @@ class Conflicts:
             if writing:
                 shadow.wrote(units, records)
                 if way in (marks.WEAK, marks.COPY):
-                    self._collisions(ins, part, shadow, units, records)
+                    self._collisions(ins, part, shadow, units, records, given)
             else:
                 shadow.read(units, (threads // WARP)[..., None], records)
             if way in marks.SCOPES:
@@ -96,8 +103,8 @@ class Conflicts:
                     self.messages.places.pop((id(shadow), unit), None)
 
     def _places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int):
-        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to
-        others to complain about."""
+        """(shadow, lanes, offsets in it, which of the lanes: None for all) of addresses; what lies
+        outside of all memory is left to others to complain about."""
         if space != "global":
             own = self.memory.shared
             origin, within = (
@@ -107,7 +114,7 @@ class Conflicts:
             )
             offset = within - own.base
             if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
-                yield self.shared, lanes, origin + offset
+                yield self.shared, lanes, origin + offset, None
             return
         left = np.ones(address.shape, bool)
         while left.any():
@@ -122,7 +129,7 @@ class Conflicts:
             shadow = self.of_buffer(buffer)
             if shadow is not None:
                 part = lanes if mine.all() else lanes.narrow(mine)
-                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape)
+                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape), mine
 
     def _check(
         self,
@@ -132,9 +139,11 @@ class Conflicts:
         units: np.ndarray,
         writing: bool,
         way: int,
+        values: np.ndarray | None = None,
     ) -> None:
         """Race unless all that was there before is known to the accessing lanes. ``units``
-        [*lanes.shape, count]."""
+        [*lanes.shape, count]; ``values``: the bytes that come to lie there, [*units.shape,
+        unit]."""
         before = shadow.before(units, writing)
         if not before.size:
             return
@@ -142,9 +151,61 @@ class Conflicts:
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
         late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
         if late.any():
-            late &= ~self._strong(before, threads, way)
+            strong = self._strong(before, threads, way)
+            if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):
+                self._exchanged(ins, lanes, shadow, units, before, late & strong, writing, way)
+            late &= ~strong
+            if self.apart and writing:
+                late[..., 0] &= ~self._at_once(ins, before[..., 0], threads[..., 0])
             if late.any():
-                raise self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                benign = False
+                if values is not None:  # writes of what was written already
+                    harmful = late.copy()
+                    harmful[..., 0] &= ~shadow.holds(units, values)
+                    benign = not harmful.any()
+                    late = late if benign else harmful
+                race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                self._raise(race, benign)
+
+    @staticmethod
+    def _at_once(ins: Instruction, before: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        """Which of the writes ``before`` lanes of the same warp did by the same instruction."""
+        return (marks.who_of(before) // WARP == threads // WARP) & (
+            before & (1 << marks.PC_BITS) - 1 == ins.pc
+        )
+
+    def _exchanged(self, ins, lanes, shadow, units, before, late, writing: bool, way: int) -> None:
+        """A warning if a lane of the same warp was there by a volatile access too."""
+        threads = self.clocks.thread_of[lanes.sel][..., None, None]
+        late = late & (marks.who_of(before) // WARP == threads // WARP)
+        for index in np.argwhere(late)[:1]:
+            earlier = self.report.instructions[marks.pc_of(int(before[tuple(index)]))]
+            if "volatile" in earlier.modifiers:
+                race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+                self.checks.report("volatile-warp-sync", race)
+
+    def _overwritten(self, ins, lanes, shadow, units, records, last, values) -> None:
+        """A warning if another lane of the same warp wrote another value in this very step."""
+        late = marks.who_of(shadow.writes[units]) != marks.who_of(records)
+        late &= (last != values).any(-1)
+        if late.any():
+            race = self.report.race(
+                ins,
+                lanes,
+                shadow,
+                units,
+                shadow.writes[units][..., None],
+                late[..., None],
+                True,
+                marks.way_of(int(records.flat[0])),
+            )
+            self.checks.report("lanes-overwrite", race)
+
+    def _raise(self, race: Race, benign: bool) -> None:
+        if not benign:
+            raise race
+        race.advise("benign: both write the same value")
+        self.checks.report("benign-race", race)
 
     def _strong(self, before: np.ndarray, threads: np.ndarray, way: int) -> np.ndarray:
         """Which of the records ``before`` do not conflict with an access of ``way``, for they are
@@ -169,13 +230,31 @@ class Conflicts:
         return found
 
     def _collisions(
-        self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        shadow: Shadow,
+        units: np.ndarray,
+        records: np.ndarray,
+        values: np.ndarray | None,
     ) -> None:
         """Race if another warp wrote the same units in this very step."""
-        after = shadow.writes[units]
+        after, last = shadow.writes[units], None
         late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
+        if values is not None and (late.any() or self.checks.on("lanes-overwrite")):
+            places, at = np.unique(units, return_inverse=True)
+            kept = np.empty((len(places), shadow.unit), np.uint8)
+            kept[at.reshape(-1)] = values.reshape(-1, shadow.unit)
+            last = kept[at.reshape(-1)].reshape(values.shape)
+            if self.checks.on("lanes-overwrite"):
+                self._overwritten(ins, lanes, shadow, units, records, last, values)
         if late.any():
-            raise self.report.race(
+            benign = False
+            if last is not None:
+                harmful = late & (last != values).any(-1)
+                benign = not harmful.any()
+                late = late if benign else harmful
+            race = self.report.race(
                 ins,
                 lanes,
                 shadow,
@@ -185,6 +264,7 @@ class Conflicts:
                 True,
                 marks.way_of(int(records.flat[0])),
             )
+            self._raise(race, benign)
 
     def _synchronise(
         self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
@@ -208,7 +288,7 @@ class Conflicts:
             return None
         shadow = self.buffers.get(buffer.address)
         if shadow is None:
-            shadow = self.buffers[buffer.address] = Shadow(buffer.nbytes, self.unit, GLOBAL_READERS)
+            shadow = self.buffers[buffer.address] = Shadow(buffer.data, self.unit, GLOBAL_READERS)
             if buffer.earlier:
                 shadow.writes[:] = marks.record(self.before, BEFORE, marks.BULK, 0)
         return shadow

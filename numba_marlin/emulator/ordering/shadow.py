@@ -40,12 +40,12 @@ def pc_of(record_: int) -> int:
 
 
 class Shadow:
-    """``nbytes`` of memory in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units,
+    """The memory ``data`` (bytes) in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units,
     readers], ``objects``: units that carry releases."""
 
-    def __init__(self, nbytes: int, unit: int, readers: int) -> None:
-        self.unit, self.readers = unit, readers
-        count = -(-nbytes // unit)
+    def __init__(self, data: np.ndarray, unit: int, readers: int) -> None:
+        self.data, self.unit, self.readers = data, unit, readers
+        count = -(-data.size // unit)
         self.writes, self.objects = np.zeros(count, np.int64), np.zeros(count, bool)
         self.reads = np.zeros((count, readers), np.int64)
 
@@ -71,6 +71,10 @@ class Shadow:
         if reads.any():
             return np.concatenate([last[..., None], reads], axis=-1)
         return last[..., None] if last.any() else last[..., None][..., :0]
+
+    def holds(self, units: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Whether each of ``units`` holds ``values``, their bytes [*units.shape, unit]."""
+        return (self.data[units[..., None] * self.unit + np.arange(self.unit)] == values).all(-1)
 
     def wrote(self, units: np.ndarray, records: np.ndarray) -> None:
         self.writes[units] = records

@@ -14,7 +14,9 @@ from typing import Any
 
 from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError, in_kernel
 from numba_marlin.emulator.instructions import HANDLERS
+from numba_marlin.emulator.scheduling import undefined
 from numba_marlin.emulator.scheduling.execution import Execution
+from numba_marlin.emulator.state.ends import aligned
 from numba_marlin.emulator.state.lanes import FULL
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.registers import Constant
@@ -47,6 +49,7 @@ OF_ALL = (
     | BARRIERS
     | WAITS
 )
+REACHING = {"ld", "ldu", "st", "atom", "red", "cp", "mbarrier", "fence", "membar"}
 OF_MEMBERS = {
     "shfl.sync",
     "vote.sync",
@@ -78,17 +81,21 @@ class Code:
 
 
 def compile_blocks(
-    execution: Execution, listener: Listener
+    execution: Execution, listener: Listener, apart: bool
 ) -> tuple[dict[int, Code], dict[int, Code]]:
-    """Bind all instructions: (coarse, fine)."""
+    """Bind all instructions: (coarse, fine). ``apart``: cut ``fine`` before every access to memory
+    too."""
     kernel = execution.kernel
     with in_kernel(kernel.name), no_collection():
         bound = [bind(ins, execution) for ins in kernel.instructions]
+        if any(map(execution.checks.on, undefined.CHECKED)):
+            execution.undefined = undefined.tracker(execution)
         steps = [
             step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
         ]
         members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
+    reaching = {ins.pc for ins in kernel.instructions if ins.root.split(".")[0] in REACHING}
 
     def code(start: int, stop: int, join: int) -> Code:
         last = kernel.instructions[stop - 1]
@@ -103,7 +110,7 @@ def compile_blocks(
 
     for block in kernel.blocks.values():
         coarse[block.start] = code(block.start, block.stop, block.join)
-        for start, stop in cut(block.start, block.stop, members):
+        for start, stop in cut(block.start, block.stop, members, reaching if apart else set()):
             fine[start] = code(start, stop, block.join)
             fine[start].members = members[start]
     return coarse, fine
@@ -124,10 +131,14 @@ def bind(ins: Instruction, execution: Execution) -> Any:
         ) from error
 
 
-def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
-    """[start, stop) in pieces, every collective a piece of its own."""
+def cut(start: int, stop: int, members: list, before: set[int]) -> Iterator[tuple[int, int]]:
+    """[start, stop) in pieces, every collective a piece of its own; ``before`` are pcs that begin
+    one."""
     begin = start
     for pc in range(start, stop):
+        if pc in before and begin < pc:
+            yield begin, pc
+            begin = pc
         if members[pc] is not None:
             if begin < pc:
                 yield begin, pc
@@ -144,7 +155,7 @@ def members_of(ins: Instruction, execution: Execution):
     handler only checks."""
     if ins.guard is not None:
         return None
-    if ins.root in OF_ALL:
+    if ins.root in OF_ALL and aligned(ins):
         return Constant(FULL)
     if ins.root in OF_MEMBERS:
         return execution.source(ins, ins.operands[-1], "u32")
@@ -160,7 +171,11 @@ def step_of(
         bound = execution.tensor_cores.registers.watched(
             execution.warpgroups.checks.watched(bound, ins), ins
         )
+        if execution.undefined is not None:
+            bound = execution.undefined.followed(bound, ins)
     step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
+    if execution.undefined is not None:
+        step = execution.undefined.guarded(step, ins)
     heard = listener.before is not None or listener.after is not None
     return observed(step, ins, listener) if heard else step
 

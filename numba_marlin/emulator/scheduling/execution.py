@@ -8,6 +8,7 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from numba_marlin.emulator.asynchronous.copies import AsyncCopies
 from numba_marlin.emulator.asynchronous.copy_arrivals import CopyArrivals
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
+from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.limits import (
     BLOCK_BYTES,
@@ -25,8 +27,10 @@ from numba_marlin.emulator.limits import (
     require_state,
 )
 from numba_marlin.emulator.ordering.affordable import why_not
+from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.scheduling.placing import align, lay_out, lay_out_frames, rebase
+from numba_marlin.emulator.scheduling.provenance import Provenance
 from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
@@ -58,6 +62,9 @@ from numba_marlin.emulator.text.program import (
 from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
+if TYPE_CHECKING:
+    from numba_marlin.emulator.scheduling.undefined import Undefined
+
 STACK_ALIGNMENT = 128
 MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 
@@ -88,10 +95,11 @@ class Execution(Binder):
         adder: Adder = ADDERS[MEASURED_ADDER],
         look_for_races: bool | None = False,
         stack_bytes: int = STACK_BYTES,
+        checks: Checks | None = None,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
-        self.adder = adder
+        self.adder, self.checks = adder, checks or Checks()
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
@@ -138,6 +146,8 @@ class Execution(Binder):
             self.addresses.update({name: start for start, _, name in names})
         self.addresses.update(self.framed)
         self.frames = np.zeros((warps, WARP), np.int64)  # where the variables of calls begin
+        placed = {"shared": shared, "local": local}
+        self.provenance = Provenance(kernel.instructions, placed, self.checks)
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
         by_slot = np.broadcast_to(slot[:, None], (warps, WARP))
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
@@ -154,6 +164,7 @@ class Execution(Binder):
                 by_thread,
                 rebase(local, LOCAL_BASE),
             ),
+            self.checks,
         )
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
@@ -162,6 +173,7 @@ class Execution(Binder):
         if not self.unraced:
             self.races = HappensBefore(self, blocks)
             self.memory.watch = self.races.watch
+        self.global_proxies = GlobalProxies(self, blocks)
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
         )
@@ -185,6 +197,7 @@ class Execution(Binder):
         self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
+        self.undefined: Undefined | None = None  # set when the instructions are bound
         self._special = special_registers(self, by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
@@ -207,6 +220,8 @@ class Execution(Binder):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
             self.stack[rows] = self.stack_end + ALLOCA_BYTES
+            if self.undefined is not None:
+                self.undefined.forget(rows)
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
             self.mbarriers.forget(section)
@@ -218,6 +233,7 @@ class Execution(Binder):
             self.tensor_cores.forget(rows)
         if self.races is not None:
             self.races.place(slots, numbers)
+        self.global_proxies.place(slots, numbers)
 
     def block_ended(self, slot: int) -> None:
         """All threads of the block in ``slot`` have exited: raise if they left something behind."""
@@ -326,7 +342,7 @@ class Execution(Binder):
         """The guard predicate as something readable, negated for @!p; None without one."""
         if ins.guard is None:
             return None
-        source = self.source(ins, ins.guard, "pred")
+        source = self._view(ins, ins.guard, "pred")
         return Negated(source) if ins.guard_negated else source
 
     def dtype(self, kind: str):
@@ -339,6 +355,7 @@ class Execution(Binder):
         base, offset = operand.base, signed64(operand.offset)
         if isinstance(base, Register):
             source = self.source(ins, base, f"u{base.width}")
+            self.uses[ins.pc].addresses.append(base)
             if base.width == 64:
 
                 def of_register(lanes: Lanes) -> np.ndarray:
@@ -349,12 +366,14 @@ class Execution(Binder):
                 def of_register(lanes: Lanes) -> np.ndarray:
                     return source[lanes.sel].astype(np.int64) + offset
 
-            return of_register
+            return self.provenance.checked(ins, operand, of_register)
         start = self.address_of(base) if isinstance(base, Symbol) else int(base.value)
         where = signed64(start + offset)
         if isinstance(base, Symbol) and base.name in self.framed:
             return lambda lanes: self.frames[lanes.sel] + where
-        return lambda lanes: np.full(lanes.shape, where, np.int64)
+        return self.provenance.checked(
+            ins, operand, lambda lanes: np.full(lanes.shape, where, np.int64)
+        )
 
 
 def signed64(value: int) -> int:

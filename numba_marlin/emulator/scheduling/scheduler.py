@@ -5,8 +5,9 @@ The bundle with the lowest (round, pc) goes on; a backward branch begins a bundl
 loops turn in step and a warp that spins on a lock gives way to those it waits for. With a
 ``schedule`` the choice is its own and bundles are torn apart: other interleavings, equally legal.
 
-Raises Deadlock when no warp can go on, when all of them only repeat (same pcs, registers and
-memory), or when the instruction budget is spent.
+Where nobody can go on, or all only spin, lanes that wait for others of their warp behind a branch
+go on alone first (``paths.Joins``). Raises Deadlock when even so no warp can go on, when all of
+them only repeat (same pcs, registers and memory), or when the instruction budget is spent.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from numba_marlin.emulator.scheduling.blocks import Code, compile_blocks
 from numba_marlin.emulator.scheduling.calls import CallStack
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.gathering import Gathering
-from numba_marlin.emulator.scheduling.schedules import Chooser, Schedule
+from numba_marlin.emulator.scheduling.schedules import APART, Chooser, Schedule
 from numba_marlin.emulator.scheduling.spinning import SpinDetector
 from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
 from numba_marlin.emulator.state.ends import Barrier, Branch, Call, Leave, Return, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.state.listener import Listener, watcher
-from numba_marlin.emulator.state.paths import Bundle, Path, arrive, merge, split
+from numba_marlin.emulator.state.paths import Bundle, Joins, Path, merge
 from numba_marlin.emulator.text.cfg import EXIT
 
 
@@ -39,7 +40,10 @@ class Scheduler:
         budget: int,
     ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.coarse, self.fine = compile_blocks(execution, listener)
+        self.apart = schedule is not None and schedule.order == APART
+        if execution.races is not None:
+            execution.races.apart = self.apart
+        self.coarse, self.fine = compile_blocks(execution, listener, self.apart)
         self.barriers, self.gathering = (
             Barriers(self.placement, execution.races),
             Gathering(self.placement),
@@ -63,14 +67,14 @@ class Scheduler:
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning, self.progress = SpinDetector(execution), watcher()
-        self.calls = CallStack(execution)
+        self.calls, self.joins = CallStack(execution), Joins()
         self.warps_left = [0] * self.placement.slots
         self.begun, self.together = 0, 0  # the first pc of what runs, and how many warps run it
         execution.clock = lambda pc: self.instructions + (pc - self.begun) * self.together
 
     def run(self) -> None:
         self._launch(list(range(self.placement.slots)))
-        while self.ready:
+        while self.ready or self._open_joins():
             self._turn(self._pick())
         if self.gathering.parked:
             raise stray(self)
@@ -88,6 +92,15 @@ class Scheduler:
                 " program"
             )
         self.execution.bulk.finish()
+
+    def _open_joins(self) -> bool:
+        """Lanes that wait where they diverged go on without the others; False if there are none."""
+        going = self.joins.open()
+        if going:
+            self.events += 1
+        for pc, path in going:
+            self._add(pc, [path])
+        return bool(going)
 
     def _launch(self, free: Sequence[int]) -> None:
         """The next blocks in order move into ``free`` slots."""
@@ -150,7 +163,7 @@ class Scheduler:
         self.execution.bulk.drift()
         self.execution.tensor_cores.drift()
         while True:
-            code = self.coarse.get(bundle.pc) if bundle.full else None
+            code = self.coarse.get(bundle.pc) if bundle.full and not self.apart else None
             if code is None:
                 code = self.fine[bundle.pc]
                 if code.members is not None and not bundle.full and not bundle.gathered:
@@ -187,7 +200,7 @@ class Scheduler:
             bundle.round += 1
         self.round = bundle.round
         if not bundle.full or any(path.join is not None for path in bundle.paths):
-            moved = [arrive(path, pc) for path in bundle.paths]
+            moved = [self.joins.arrive(path, pc) for path in bundle.paths]
             if moved != bundle.paths:
                 self._add(pc, [path for path in moved if path is not None])
                 return False
@@ -239,13 +252,13 @@ class Scheduler:
             elif not mask:
                 staying.append(path)
             else:
-                one, other = split(path, mask, code.join)
+                one, other = self.joins.split(path, mask, code.join)
                 going.append(one)
                 staying.append(other)
         turn = bundle.round
         for pc, paths in ((target, going), (code.next, staying)):
             self.round = turn + (pc <= bundle.pc)
-            moved = [arrive(path, pc) for path in paths]
+            moved = [self.joins.arrive(path, pc) for path in paths]
             self._add(pc, [path for path in moved if path is not None])
 
     def _leave(self, bundle: Bundle, code: Code) -> int | None:
@@ -279,18 +292,19 @@ class Scheduler:
 
     def _exit(self, paths: list[Path]) -> None:
         """All lanes of ``paths`` are done. Collectives and barriers no longer wait for them."""
-        live, emptied = self.placement.live, []
+        live, emptied, per_block = self.placement.live, [], self.placement.warps_per_block
         for path in paths:
             live[path.warp] &= ~path.mask
             if not live[path.warp]:
-                slot = path.warp // self.placement.warps_per_block
+                slot = path.warp // per_block
                 self.warps_left[slot] -= 1
                 emptied.append(slot)
         self.events += 1
         for pc, others in self.gathering.recheck({path.warp for path in paths}).items():
             self._add(pc, others, gathered=True)
         self._release(
-            self.barriers.recheck(set(emptied)) + self.cluster_barriers.recheck(set(emptied))
+            self.barriers.recheck({path.warp // per_block for path in paths})
+            + self.cluster_barriers.recheck(set(emptied))
         )
         done, size = (
             sorted({slot for slot in emptied if not self.warps_left[slot]}),
@@ -322,7 +336,7 @@ class Scheduler:
         skipping = [path for path, mask in zip(paths, masks) if not mask]
         coming = [path for path, mask in zip(paths, masks) if mask]
         for path, mask in zip(paths, masks):
-            missing = self.placement.live[path.warp] & ~mask
+            missing = (self.placement.live[path.warp] if end.aligned else path.mask) & ~mask
             if mask and missing:
                 raise error_at(
                     DivergentCollective,
@@ -355,7 +369,7 @@ class Scheduler:
     def _release(self, released: list[tuple[int, Path]]) -> None:
         by_pc: dict[int, list[Path]] = {}
         for pc, path in released:
-            moved = arrive(path, pc)
+            moved = self.joins.arrive(path, pc)
             if moved is not None:
                 by_pc.setdefault(pc, []).append(moved)
         for pc, paths in by_pc.items():
@@ -374,7 +388,9 @@ class Scheduler:
             )
         if self.spinning.idle(self.execution.memory.progress + self.events):
             bundles = [bundle, *self.ready.values()]
-            if self.spinning.repeats(bundles):
+            if self.joins.waiting and self.spinning.long():
+                self._open_joins()
+            elif self.spinning.repeats(bundles) and not self._open_joins():
                 raise deadlock(
                     self,
                     "all warps that can run only repeat themselves",

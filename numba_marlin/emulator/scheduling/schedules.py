@@ -11,6 +11,9 @@ correct program gives the same bits under all of them.
     "in turn": every warp issues at the same rate, blocks from the first to the last; so a warp that
     has little to do per tile, like one that only issues copies, runs ahead of the others as far as
     a ring lets it.
+    "lanes apart" prefers none either, tears warps apart into lanes, and lets others run between any
+    two accesses to memory. It is slow, and each part of a warp counts its instructions, so no
+    number draws it.
 ``copies``
     when bulk copies land and tcgen05's operations are done: as soon as they are issued ("early"),
     as late as their mbarriers allow ("late": when a thread has asked in vain), or in between
@@ -25,10 +28,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numba_marlin.emulator.state.lanes import Placement
+from numba_marlin.emulator.state.lanes import FULL, WARP, Placement
 from numba_marlin.emulator.state.paths import Bundle, Path
 
-ORDERS = ("any", "slowest warp", "one block ahead", "reverse", "in turn")
+OF_WARPS = ("any", "slowest warp", "one block ahead", "reverse", "in turn")
+APART = "lanes apart"
+ORDERS = (*OF_WARPS, APART)
 COPIES = ("any", "late", "early")
 SPLIT_CHANCE = 0.25
 # turns without a change of memory after which others than the preferred come to theirs
@@ -52,9 +57,9 @@ class Schedule:
 
     @classmethod
     def drawn(cls, seed: int) -> Schedule:
-        """Any schedule, for a number."""
+        """Any schedule of whole warps, for a number."""
         chosen = random.Random(seed)
-        return cls(seed, chosen.choice(ORDERS), chosen.choice(COPIES))
+        return cls(seed, chosen.choice(OF_WARPS), chosen.choice(COPIES))
 
     def random(self) -> random.Random:
         return random.Random(self.seed)
@@ -108,6 +113,8 @@ class Chooser:
         if self.ranks is not None and self.unchanged <= PATIENCE:
             return self._preferred(ready)
         bundle = ready.pop(self.random.choice(sorted(ready)))
+        if self.order == APART and not bundle.gathered:
+            return self._lanes(ready, bundle)
         if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
             self.random.shuffle(bundle.paths)
             cut = self.random.randrange(1, len(bundle.paths))
@@ -116,6 +123,26 @@ class Chooser:
 
     def _turn_of(self, bundle: Bundle) -> int:
         return min(self.issued[path.warp] for path in bundle.paths)
+
+    def _lanes(self, ready: dict, bundle: Bundle) -> Bundle:
+        """Some lanes of one of the bundle's warps, or all of them; the rest stays."""
+        path = bundle.paths.pop(self.random.randrange(len(bundle.paths)))
+        lanes = [lane for lane in range(WARP) if path.mask >> lane & 1]
+        count = self.random.choice((1, self.random.randint(1, len(lanes)), len(lanes)))
+        mask = sum(1 << lane for lane in self.random.sample(lanes, count))
+        rest = list(bundle.paths)
+        if mask != path.mask:
+            other = Path(path.warp, path.mask & ~mask, path.join)
+            left = ready.get((bundle.pc, False, False), Bundle(bundle.pc, [], bundle.round, False))
+            left.paths.append(other)
+            left.lanes = None
+            ready[left.key] = left
+        if rest:
+            left = ready.get(bundle.key, Bundle(bundle.pc, [], bundle.round, bundle.full))
+            left.paths += rest
+            left.lanes = None
+            ready[left.key] = left
+        return Bundle(bundle.pc, [Path(path.warp, mask, path.join)], bundle.round, mask == FULL)
 
     def _preferred(self, ready: dict) -> Bundle:
         """Those of the lowest rank, at one of the places where they stand."""

@@ -16,6 +16,7 @@ from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.paths import Bundle
 
 PATIENCE = 512  # basic blocks without a change of memory before looking closely
+LONG = 1 << 12  # and before lanes that wait for others of their warp go on alone
 
 
 class SpinDetector:
@@ -32,6 +33,10 @@ class SpinDetector:
             return False
         self.quiet += 1
         return self.quiet >= PATIENCE
+
+    def long(self) -> bool:
+        """Whether nothing has changed for so long that who counts while spinning spins too."""
+        return self.quiet >= LONG
 
     def repeats(self, bundles: Sequence[Bundle]) -> bool:
         """Whether the machine is where it was at the snapshot, after every bundle has moved."""

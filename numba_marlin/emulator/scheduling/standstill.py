@@ -22,8 +22,9 @@ def at(scheduler: Scheduler, bundle: Bundle) -> Instruction:
 
 def stray(scheduler: Scheduler) -> DivergentCollective:
     """No warp can move, and some lanes wait at a collective for others of their warp that will not
-    come."""
-    key = next(iter(scheduler.gathering.parked))
+    come: where most of them are."""
+    parked = scheduler.gathering.parked
+    key = max(parked, key=lambda each: scheduler.gathering.missing(each)[1].bit_count())
     path, here, missing = scheduler.gathering.missing(key)
     return error_at(
         DivergentCollective,

@@ -2,7 +2,7 @@
 
 ``lanes``: who executes; ``paths``: how the lanes of a warp part and meet; ``ends``: how a basic
 block can end. ``registers`` and ``register_pool``; ``memory`` is the door to ``global_memory`` and
-``block_memory`` (shared and local), ``operand_chunks`` what descriptors name. ``numerics``,
-``doubles`` and ``small_floats`` round. ``listener``: functions called during a run. Imports
-``text`` and ``errors``.
+``block_memory`` (shared and local), ``local_owners`` whose a local address is, ``operand_chunks``
+what descriptors name. ``numerics``, ``doubles`` and ``small_floats`` round. ``listener``: functions
+called during a run. Imports ``text`` and ``errors``.
 """

@@ -77,6 +77,16 @@ class Barrier:
     value: Any = None
     """What a reduction reduces."""
 
+    @property
+    def aligned(self) -> bool:
+        return aligned(self.ins)
+
+
+def aligned(ins: Instruction) -> bool:
+    """Whether all lanes of a warp must come to the very same instruction: not for ``barrier``
+    without .aligned, for which each waits wherever it is."""
+    return ins.root != "barrier" or "aligned" in ins.modifiers
+
 
 @dataclass(frozen=True, eq=False)
 class WarpgroupWait:

@@ -45,6 +45,19 @@ class Listener:
 
 NOBODY = Listener()
 
+
+def both(first: Callable | None, second: Callable | None) -> Callable | None:
+    """One function that calls both, of which either may be missing."""
+    if first is None or second is None:
+        return first or second
+
+    def call(what) -> None:
+        first(what)
+        second(what)
+
+    return call
+
+
 _progress: ContextVar[Callable[[int], None] | None] = ContextVar("progress", default=None)
 
 

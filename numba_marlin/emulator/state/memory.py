@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import (
     BarrierMisuse,
     Misaligned,
@@ -26,6 +27,7 @@ from numba_marlin.emulator.errors import (
 from numba_marlin.emulator.state.block_memory import BARRIER, IN_FLIGHT, LENT, VALID, BlockMemory
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import Lanes
+from numba_marlin.emulator.state.local_owners import LocalOwners
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:
@@ -84,18 +86,26 @@ class Access(NamedTuple):
     lanes: Lanes
     address: np.ndarray
     nbytes: int
+    values: np.ndarray | None = None
+    """What a store or an atomic writes, [*lanes.shape, count] of unsigned integers."""
 
 
 class Memory:
     def __init__(
-        self, global_memory: GlobalMemory, shared: BlockMemory, local: BlockMemory
+        self,
+        global_memory: GlobalMemory,
+        shared: BlockMemory,
+        local: BlockMemory,
+        checks: Checks,
     ) -> None:
         self.globals, self.shared, self.local = global_memory, shared, local
+        self.checks = checks
         self.own = {"shared": shared, "shared::cluster": shared, "local": local}
         self.proxy: AsyncProxy  # set by Execution, with what follows
         self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
         self.watch: Callable[[Access], None] | None = None
         self.requests: Callable[[Access], None] | None = None
+        self.local_owners = LocalOwners(local)
         self.progress = 0  # counts changes of memory, for deadlock detection
         # complain if they read these shared bytes
         self.borrowers: Callable[[Instruction, Lanes, int, int], None] = (
@@ -146,18 +156,19 @@ class Memory:
         if space == "generic":
             for each, mask in self.windows(address):
                 part = lanes if mask is None else lanes.narrow(mask)
+                place = address if mask is None else address[mask].reshape(part.shape)
                 self.store(
                     ins,
                     part,
                     each,
-                    address if mask is None else address[mask].reshape(part.shape),
+                    self.local_owners.unmarked(ins, part, place) if each == "local" else place,
                     values if mask is None else values[mask].reshape(part.shape + (count,)),
                     kind,
                 )
             return
         self.progress += 1
         if space in self.own:
-            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            index = self.locate_own(ins, lanes, space, address, size * count, kind, values)
             own = self.own[space]
             data, state = own.view(size, count)
             if own.guarded:
@@ -167,7 +178,7 @@ class Memory:
             if self.proxy.active and own is self.shared:
                 self.proxy.wrote(lanes, index, size * count)
             return
-        self.enter(ins, lanes, "global", address, size * count, kind)
+        self.enter(ins, lanes, "global", address, size * count, kind, values)
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
             self._require_writeable(ins, lanes, buffer, address)
@@ -187,13 +198,14 @@ class Memory:
         address: np.ndarray,
         nbytes: int,
         kind: str,
+        values: np.ndarray | None = None,
     ) -> np.ndarray:
         """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment
         and bounds. An empty ``kind``
 
         is an address only, and is not watched.
         """
-        self.enter(ins, lanes, space, address, nbytes, kind)
+        self.enter(ins, lanes, space, address, nbytes, kind, values)
         own = self.own[space]
         if space == "shared::cluster":
             origin, address = self.peers(ins, lanes, address)
@@ -230,10 +242,13 @@ class Memory:
     def _by_window(self, load, ins, lanes, address, size, count, kind):
         out = np.empty(lanes.shape + (count,), f"u{size}")
         for space, mask in self.windows(address):
+            part = lanes if mask is None else lanes.narrow(mask)
+            place = address if mask is None else address[mask].reshape(part.shape)
+            if space == "local":
+                place = self.local_owners.unmarked(ins, part, place)
+            values = load(ins, part, space, place, size, count, kind)
             if mask is None:
-                return load(ins, lanes, space, address, size, count, kind)
-            part = lanes.narrow(mask)
-            values = load(ins, part, space, address[mask].reshape(part.shape), size, count, kind)
+                return values
             out[mask] = values.reshape(-1, count)
         return out
 
@@ -250,9 +265,9 @@ class Memory:
         if self.requests is not None:
             self.requests(Access(kind, space, ins, lanes, address, nbytes))
 
-    def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
+    def enter(self, ins, lanes, space, address, nbytes, kind, values=None) -> None:
         if self.watch is not None and kind:
-            self.watch(Access(kind, space, ins, lanes, address, nbytes))
+            self.watch(Access(kind, space, ins, lanes, address, nbytes, values))
         self.require_aligned(ins, lanes, space, address, nbytes)
 
     def require_global(
@@ -387,6 +402,9 @@ class Memory:
                 at, own = lanes.first(bad)[2], self.own[space]
                 position = int(index[at]) * (unit or flat.shape[-1]) + int(np.argmax(wrong[at]))
                 source = self.explain_pending(lanes, position) if kind is PendingCopyRead else ""
-                raise lanes.fault(
+                error = lanes.fault(
                     kind, sentence.format(own.describe(position % own.stride)) + source, ins, bad
                 )
+                if kind is not UninitializedRead:
+                    raise error
+                self.checks.report(f"uninitialized-{own.space}", error)

@@ -3,8 +3,12 @@
 A warp starts as one path with all its lanes. A branch that its lanes disagree on splits it in two,
 which run independently (so a lane may wait for another one of its warp) and meet again at the
 branch's immediate post-dominator: a Join, which lets a path through once all its lanes have
-arrived. No lane can exit before: then the place would not be a post-dominator. Masks are ints, bit
-i for lane i.
+arrived. No lane can exit before: then the place would not be a post-dominator.
+
+Nothing but economy asks for meeting there: every thread makes progress of its own (independent
+thread scheduling, from sm_70 on). So where nobody else can go on, or all only spin, joins are
+``Joins.open``, and whoever waits at one goes on alone: to its exit, or to the lock that it holds.
+Masks are ints, bit i for lane i.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from numba_marlin.emulator.text.cfg import EXIT
 
 class Join:
     """Lanes ``mask`` of ``warp`` gather at ``pc``; ``parent`` is the join that lies around this
-    one."""
+    one. ``open``: nobody waits there any more."""
 
-    __slots__ = ("pc", "warp", "mask", "arrived", "parent")
+    __slots__ = ("pc", "warp", "mask", "arrived", "parent", "open")
 
     def __init__(self, pc: int, warp: int, mask: int, parent: Join | None) -> None:
         self.pc, self.warp, self.mask, self.arrived, self.parent = pc, warp, mask, 0, parent
+        self.open = False
 
 
 class Path:
@@ -32,27 +37,52 @@ class Path:
         self.warp, self.mask, self.join = warp, mask, join
 
 
-def split(path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
-    """The paths of lanes ``taken`` and of the others, to meet again at ``join_pc``."""
-    join = path.join
-    if join_pc == EXIT:  # they do not meet again
-        return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
-    # Leaving a loop lane by lane splits at one place again and again; one join holds them all.
-    if join is None or join.pc != join_pc:
-        join = Join(join_pc, path.warp, path.mask, path.join)
-    return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+class Joins:
+    """The joins of a run: those at which somebody ``waiting`` is, and the pcs at which nobody waits
+    any more (``passed``)."""
 
+    def __init__(self) -> None:
+        self.waiting: dict[Join, None] = {}
+        self.passed: set[int] = set()
 
-def arrive(path: Path, pc: int) -> Path | None:
-    """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the last,
-    None while waiting."""
-    while path.join is not None and path.join.pc == pc:
+    def split(self, path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
+        """The paths of lanes ``taken`` and of the others, to meet again at ``join_pc``."""
         join = path.join
-        join.arrived |= path.mask
-        if join.arrived != join.mask:
-            return None
-        path = Path(join.warp, join.mask, join.parent)
-    return path
+        if join_pc == EXIT or join_pc in self.passed:  # they need not meet again
+            return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+        # Leaving a loop lane by lane splits at one place again and again; one join holds them all.
+        if join is None or join.pc != join_pc:
+            join = Join(join_pc, path.warp, path.mask, path.join)
+        return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+
+    def arrive(self, path: Path, pc: int) -> Path | None:
+        """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the
+        last, None while waiting."""
+        while path.join is not None and path.join.pc == pc:
+            join = path.join
+            if join.open:
+                path = Path(path.warp, path.mask, join.parent)
+                continue
+            join.arrived |= path.mask
+            if join.arrived != join.mask:
+                self.waiting[join] = None
+                return None
+            self.waiting.pop(join, None)
+            path = Path(join.warp, join.mask, join.parent)
+        return path
+
+    def open(self) -> list[tuple[int, Path]]:
+        """Nobody waits at these places any more: who waited there, with their pcs."""
+        going = []
+        for join in list(self.waiting):
+            join.open = True
+            self.passed.add(join.pc)
+        for join in list(self.waiting):
+            del self.waiting[join]
+            moved = self.arrive(Path(join.warp, join.arrived, join.parent), join.pc)
+            if moved is not None:
+                going.append((join.pc, moved))
+        return going
 
 
 class Bundle:

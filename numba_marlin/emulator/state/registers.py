@@ -13,6 +13,8 @@ first.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -124,20 +126,33 @@ class RegisterFile:
         return view[:, :: register.width // bits] if bits < register.width else view
 
 
+@dataclass
+class Uses:
+    """Registers of an instruction, by what its handler does with them: ``addresses`` are among the
+    ``reads``, a guard is not."""
+
+    reads: list[Register] = field(default_factory=list)
+    writes: list[Register] = field(default_factory=list)
+    addresses: list[Register] = field(default_factory=list)
+
+
 class Binder:
-    """Turns operands of one instruction into things to index.
+    """Turns operands of one instruction into things to index. ``uses``: pc -> what has been bound.
 
     A subclass offers ``address_of(symbol)`` and ``special(name, dtype, ins)``.
     """
 
     def __init__(self, registers: RegisterFile) -> None:
         self.registers = registers
+        self.uses: defaultdict[int, Uses] = defaultdict(Uses)
 
     def source(self, ins: Instruction, operand: Operand, kind: str):
         """Readable: ``[sel]`` gives values of ``kind``."""
         if isinstance(operand, Register):
+            self.uses[ins.pc].reads.append(operand)
             return self._view(ins, operand, kind)
         if isinstance(operand, Not):
+            self.uses[ins.pc].reads.append(operand.register)
             return Negated(self._view(ins, operand.register, kind))
         if isinstance(operand, Immediate):
             return Constant(constant(operand, kind))
@@ -164,6 +179,7 @@ class Binder:
         if isinstance(operand, Sink):
             return Discard()
         if isinstance(operand, Register):
+            self.uses[ins.pc].writes.append(operand)
             return self._view(ins, operand, kind)
         raise PtxSyntaxError(
             f"destination {operand} is not a register", line=ins.line, text=ins.text
