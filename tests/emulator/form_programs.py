@@ -37,7 +37,7 @@ and.b64 %d2, %d2, 8; mov.u64 %d3, table; add.u64 %d3, %d3, %d2; ld.global.u64 %d
 P: .callprototype (.param .b32 _) _ (.param .b32 _); call (b), %d4, (a), P;
 ld.param.b32 %r4, [b]; }
 T: .branchtargets A, B, A, B;
-@%q1 bra A; brx.idx %r2, T;
+setp.ne.u32 %q1, %r1, %r1; @%q1 bra A; brx.idx %r2, T;
 A: ld.global.u32 %r5, numbers[%r2]; bra.uni END;
 B: ld.global.u32 %r5, numbers[1];
 END:

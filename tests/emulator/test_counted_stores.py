@@ -30,7 +30,9 @@ INIT = ".shared .align 8 .b64 bar; mov.u32 %r40, bar; setp.ne.u32 %q0, %t, 0;\n"
 
 
 def racing(monkeypatch):
-    monkeypatch.setattr(ptx_cases, "Machine", lambda text, **options: Machine(text, races=True, **options))
+    monkeypatch.setattr(
+        ptx_cases, "Machine", lambda text, **options: Machine(text, races=True, **options)
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])

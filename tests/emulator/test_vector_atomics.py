@@ -57,7 +57,9 @@ def test_vectors_of_pairs_and_the_hint():
 
 
 def test_vectors_are_aligned_as_a_whole():
-    error = fails(Misaligned, "red.global.add.v4.f32 [%p0+8], {%f0, %f1, %f2, %f3}; // BAD")
+    body = "mov.f32 %f0, 0f00000000; "
+    body += "red.global.add.v4.f32 [%p0+8], {%f0, %f0, %f0, %f0}; // BAD"
+    error = fails(Misaligned, body)
     assert "multiple of 16" in str(error)
 
 

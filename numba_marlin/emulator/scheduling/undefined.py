@@ -40,6 +40,9 @@ PLAIN = {
 MIXING = ("and", "or", "xor", "lop3", "prmt", "bfi", "shf", "mov", "slct")
 """Opcodes of which some bits may be defined though an operand is not."""
 STORES = ("st", "red", "atom")
+LATER = ("bar", "barrier", "call", "return")
+"""Opcodes whose results are written when all have come, or another function ends: by no step that
+could note it, so their registers are not followed."""
 NEVER = -1  # origin of a value: never written; else 1 + the pc of a shuffle; 0 is defined
 Key = tuple[int, int]  # width and index of a register
 
@@ -85,6 +88,12 @@ class Flow:
             self.reads.append(reads)
             self.writes.append(writes)
         self.at_entry = self._at_entry()
+        self.written_later = {
+            register
+            for ins, writes in zip(self.instructions, self.writes)
+            if ins.root.split(".")[0] in LATER
+            for register in writes
+        }
 
     def _at_entry(self) -> set[Key]:
         live: dict[int, set[Key]] = {start: set() for start in self.blocks}
@@ -149,7 +158,7 @@ def tracker(execution: Execution) -> Undefined | None:
     flow = FLOWS.get(execution.kernel)
     if flow is None:  # the same in every launch
         flow = FLOWS[execution.kernel] = Flow(execution)
-    never = flow.at_entry if execution.checks.on(REGISTER) else set()
+    never = flow.at_entry - flow.written_later if execution.checks.on(REGISTER) else set()
     roots = set(never)
     if execution.checks.on(SHUFFLE):
         for ins in flow.instructions:
