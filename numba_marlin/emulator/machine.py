@@ -58,13 +58,16 @@ class Machine:
     ``ptx``: the module's text. ``races``: check that every access is ordered after those it
     conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
     the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
-    ``memory`` maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
+    ``memory`` maps NumPy arrays to addresses, its own unless one is given: modules that share one
+    see each other's buffers, as on a device. ``entries`` are the names of the kernels.
     """
 
-    def __init__(self, ptx: str, races: bool | None = False) -> None:
+    def __init__(
+        self, ptx: str, races: bool | None = False, memory: GlobalMemory | None = None
+    ) -> None:
         self.races = races
         self.module = parse(ptx, root_of)
-        self.memory = GlobalMemory()
+        self.memory = GlobalMemory() if memory is None else memory
         self.globals: dict[str, Buffer] = {}
         require_state(
             sum(each.size for each in self.module.variables if each.space in ("global", "const")),
@@ -191,6 +194,7 @@ class Machine:
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
             memory.requests = listener.request
+            execution.print = listener.printed
             scheduler = Scheduler(execution, schedule, listener, max_instructions)
             if listener.started is not None:
                 listener.started(execution)
