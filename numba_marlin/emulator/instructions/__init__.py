@@ -102,6 +102,7 @@ FAMILIES = (
     "load_store",
     "mbarrier",
     "move",
+    "system_calls",
     "tcgen05",
     "tensor",
     "video",

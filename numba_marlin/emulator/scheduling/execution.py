@@ -7,7 +7,7 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -162,6 +162,7 @@ class Execution(Binder):
         )
         self.parameters = self._pack(args)
         self.clock = lambda: 0
+        self.print: Callable[[str], object] | None = None  # where vprintf's text goes
         self._special = self._special_registers(by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:

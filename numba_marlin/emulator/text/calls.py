@@ -29,6 +29,7 @@ FIRST_ADDRESS, ADDRESS_STEP = 0x40, 0x40  # of functions, which nothing loads fr
 END = "%end"  # label behind an inlined body: no program can spell it
 # of the runtime, which the machine lacks: what calls them end as
 TRAPS = {"__assertfail": "an assertion failed", "__trap": "trap", "abort": "abort"}
+SYSTEM_CALLS = {"vprintf"}  # of the runtime, which the machine has: an instruction each
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,12 @@ class Calls:
             if function.name in TRAPS:
                 body.emit(token, "trap", ())
                 return
+            if function.name in SYSTEM_CALLS:
+                body.emit(token, function.name, tuple(Symbol(name) for name in (*results, *given)))
+                return
             p.fail(
-                f"{function.name} has no body in this text: link it in, or do without it (there is"
-                " no runtime here, so no printf, malloc or launch)",
+                f"{function.name} has no body in this text: link it in, or do without it (of the"
+                " runtime there is printf, no malloc or launch)",
                 token,
                 UnknownInstruction,
             )
