@@ -1,0 +1,154 @@
+"""A compiled kernel and what it is linked with, as one PTX text.
+
+Compiled and linked code in CUDA C++ or LTO IR goes through nvJitLink to PTX; PTX is joined as text.
+Machine code is refused. The device runtime, which numba-cuda links for grid.sync, is ``RUNTIME``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RUNTIME = """
+.global .align 4 .u32 on_cpu_arrived;
+.global .align 4 .u32 on_cpu_rounds;
+.visible .func (.param .b64 result) cudaCGGetIntrinsicHandle(.param .b32 scope)
+{
+.reg .b64 %rd<2>;
+mov.u64 %rd1, 1;
+st.param.b64 [result+0], %rd1;
+ret;
+}
+.visible .func (.param .b32 result) cudaCGSynchronize(.param .b64 grid, .param .b32 flags)
+{
+.reg .pred %p<4>;
+.reg .b32 %r<12>;
+.reg .b64 %rd<3>;
+bar.sync 0;
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, %tid.y;
+mov.u32 %r3, %tid.z;
+or.b32 %r1, %r1, %r2;
+or.b32 %r1, %r1, %r3;
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra TOGETHER;
+mov.u64 %rd1, on_cpu_arrived;
+mov.u64 %rd2, on_cpu_rounds;
+mov.u32 %r4, %nctaid.x;
+mov.u32 %r5, %nctaid.y;
+mul.lo.u32 %r4, %r4, %r5;
+mov.u32 %r5, %nctaid.z;
+mul.lo.u32 %r4, %r4, %r5;
+sub.u32 %r4, %r4, 1;
+fence.acq_rel.gpu;
+ld.relaxed.gpu.global.u32 %r6, [%rd2];
+atom.acq_rel.gpu.global.inc.u32 %r7, [%rd1], %r4;
+setp.ne.u32 %p2, %r7, %r4;
+@%p2 bra WAIT;
+atom.acq_rel.gpu.global.add.u32 %r8, [%rd2], 1;
+bra.uni TOGETHER;
+WAIT:
+ld.acquire.gpu.global.u32 %r9, [%rd2];
+setp.eq.u32 %p3, %r9, %r6;
+@%p3 bra WAIT;
+TOGETHER:
+fence.acq_rel.gpu;
+bar.sync 0;
+mov.u32 %r10, 0;
+st.param.b32 [result+0], %r10;
+ret;
+}
+"""
+"""The last of a grid's blocks to arrive starts the next round; the counter is 0 again then."""
+
+TEXT, COMPILED = {"ptx"}, {"cu", "ltoir"}
+_HEADER = re.compile(r"^\s*\.(version|target|address_size)\b.*$", re.MULTILINE)
+_FLAG = re.compile(r'i32 2, (!"Debug Info Version")')
+_DECLARATION = re.compile(r"\.extern\s+\.func\b[^;{]*;")
+_NAME = re.compile(r"([$%\w]+)\s*(?:\([^()]*\)\s*)?$")
+_DEFINITION = re.compile(
+    r"\.func\s+(?:\.\w+\s+)*(?:\([^()]*\)\s*)?([$%\w]+)\s*(?:\([^()]*\)\s*)?\{"
+)
+
+
+class Unlinkable(RuntimeError):
+    """A file that is linked with a kernel has no PTX."""
+
+
+def ptx_of(library, linker_class) -> str:
+    """The text of ``library`` (numba-cuda's CUDACodeLibrary) and of all that it links.
+    ``linker_class``: numba-cuda's _Linker."""
+    target = library._ensure_cc(None)
+    texts, files = [], []
+    for item in sorted(library._linking_files, key=str):
+        kind = kind_of(item)
+        if kind in TEXT:
+            texts.append(read(item))
+        elif kind in COMPILED:
+            files.append(item)
+        else:
+            linker_class(cc=target).add_file_guess_ext(
+                item
+            )  # says if there is no such file or kind
+            raise Unlinkable(
+                f"{name_of(item)} is machine code ({kind}), which cannot run without a GPU: link"
+                " CUDA C++, PTX or LTO IR"
+            )
+    if files:
+        linker = linker_class(cc=target, lto=True, lineinfo=True)
+        linker.add_ltoir(lto_ir(library, target))
+        for item in files:
+            linker.add_file_guess_ext(item)
+        own = [linker.get_linked_ptx().rstrip(b"\0").decode()]
+    else:
+        own = library.get_asm_strs(cc=target)
+    return joined([*own, *texts])
+
+
+def lto_ir(library, target) -> bytes:
+    """As CUDACodeLibrary.get_ltoir, of code that may be linked with NVRTC's: numba-cuda declares
+    another behaviour of the flag of debug information, of which NVRTC's has its own."""
+    from numba.cuda.cudadrv import nvrtc, nvvm
+
+    options = dict(library._nvvm_options, arch=nvrtc.get_arch_option(*target))
+    options["gen-lto"] = None
+    return nvvm.compile_ir([_FLAG.sub(r"i32 1, \1", text) for text in library.llvm_strs], **options)
+
+
+def kind_of(item) -> str:
+    if isinstance(item, str):
+        return Path(item).suffix.lstrip(".")
+    kind = item.kind
+    return (
+        str(getattr(kind, "name", kind))
+        .lower()
+        .removeprefix("cu_jit_input_")
+        .replace("nvvm", "ltoir")
+    )
+
+
+def name_of(item) -> str:
+    return item if isinstance(item, str) else str(item.name)
+
+
+def read(item) -> str:
+    data = Path(item).read_bytes() if isinstance(item, str) else item.data
+    return (data if isinstance(data, str) else data.decode()).rstrip("\0")
+
+
+def joined(texts: list[str]) -> str:
+    """One text: the first one's header, each function once, and RUNTIME if a declaration wants
+    it."""
+    first, *others = texts
+    if any("cudaCG" in text for text in texts):
+        others.insert(0, RUNTIME)
+    end = max((match.end() for match in _HEADER.finditer(first)), default=0)
+    # what others declare comes before what uses it
+    whole = "\n".join([first[:end], *(_HEADER.sub("", text) for text in others), first[end:]])
+    defined = set(_DEFINITION.findall(whole))
+
+    def keep(declaration: re.Match) -> str:
+        name = _NAME.search(declaration[0].rstrip("; \n"))
+        return "" if name and name[1] in defined else declaration[0]
+
+    return _DECLARATION.sub(keep, whole) if defined else whole
