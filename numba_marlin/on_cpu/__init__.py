@@ -15,13 +15,17 @@ nothing else: no quantisation, layout or kernel of this package. Importing it im
 nor the machine.
 
 ``switch``
-    on and off: which names of numba-cuda are replaced.
+    on and off, and when.
 ``driver``, ``memory``
     the driver's functions; allocations and copies.
-``linking``, ``modules``
+``nvrtc``, ``linking``, ``modules``
     from a compiled kernel to PTX that the machine reads; modules, kernels and their attributes.
-``launching``, ``faults``
-    one launch; what went wrong, in words of the Python program.
+``views``, ``launching``, ``faults``
+    arrays on their way; one launch; what went wrong, in words of the Python program.
+``patches``
+    the names themselves.
+``pytest_plugin``, ``__main__``
+    the options of pytest and of the command line.
 """
 
 from numba_marlin.on_cpu.switch import Options, cuda

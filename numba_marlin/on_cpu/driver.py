@@ -77,10 +77,11 @@ ATTRIBUTES = {
 
 class HostDriver:
     """One device and its one context. ``binding``: the module cuda.bindings.driver, for its types;
-    ``failure``: CudaAPIError of numba-cuda."""
+    ``failure``: CudaAPIError of numba-cuda; ``refused``: the same of a launch."""
 
-    def __init__(self, binding, failure: type) -> None:
-        self.binding, self.failure, self.capability = binding, failure, CAPABILITY
+    def __init__(self, binding, failure: type, refused: type) -> None:
+        self.binding, self.failure, self.refused = binding, failure, refused
+        self.capability = CAPABILITY
         self.memory = DEVICE
         self.context = binding.CUcontext(0x1000)
         self.libraries: dict[int, object] = {}
@@ -114,8 +115,14 @@ class HostDriver:
         )
 
     def failed(self, status: str, name: str, why) -> Exception:
+        return self._error(self.failure, status, name, why)
+
+    def launch_failed(self, status: str, why) -> Exception:
+        return self._error(self.refused, status, "cuLaunchKernelEx", why)
+
+    def _error(self, kind: type, status: str, name: str, why) -> Exception:
         code = getattr(self.binding.CUresult, status)
-        return self.failure(code, f"Call to {name} results in {status}: {why}")
+        return kind(code, f"Call to {name} results in {status}: {why}")
 
     def handle(self) -> int:
         self._next += 0x10

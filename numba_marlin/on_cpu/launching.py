@@ -53,9 +53,8 @@ def launch(host: HostDriver, stream, config: LaunchConfig, kernel, *arguments) -
             kernel, threads, config.shmem_size
         )
         if blocks > most:
-            raise host.failed(
+            raise host.launch_failed(
                 "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-                "cuLaunchKernelEx",
                 f"{blocks} blocks, {most} can run at once",
             )
     called = getattr(current, "called", None)
@@ -74,7 +73,7 @@ def launch(host: HostDriver, stream, config: LaunchConfig, kernel, *arguments) -
     except MachineError as error:
         raise fault(error, kernel, block, called) from error
     except ValueError as error:  # of what does not fit the kernel, before it runs
-        raise host.failed("CUDA_ERROR_INVALID_VALUE", "cuLaunchKernelEx", error) from error
+        raise host.launch_failed("CUDA_ERROR_INVALID_VALUE", error) from error
     finally:
         for allocation in named:
             allocation.views.clear()

@@ -1,7 +1,8 @@
 """A compiled kernel and what it is linked with, as one PTX text.
 
-Compiled and linked code in CUDA C++ or LTO IR goes through nvJitLink to PTX; PTX is joined as text.
-Machine code is refused. The device runtime, which numba-cuda links for grid.sync, is ``RUNTIME``.
+CUDA C++ becomes PTX by NVRTC, and PTX is joined as text; only LTO IR goes through nvJitLink, with
+the kernel's own. Machine code is refused. What a program wants of the device's runtime beside
+vprintf, which the machine has, is here: ``GRID`` for grid.sync, ``HEAP`` for malloc.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-RUNTIME = """
+GRID = """
 .global .align 4 .u32 on_cpu_arrived;
 .global .align 4 .u32 on_cpu_rounds;
 .visible .func (.param .b64 result) cudaCGGetIntrinsicHandle(.param .b32 scope)
@@ -61,7 +62,34 @@ ret;
 """
 """The last of a grid's blocks to arrive starts the next round; the counter is 0 again then."""
 
-TEXT, COMPILED = {"ptx"}, {"cu", "ltoir"}
+HEAP_BYTES = 1 << 20
+HEAP = f"""
+.global .align 16 .b8 on_cpu_heap[{HEAP_BYTES}];
+.global .align 8 .u64 on_cpu_heap_used;
+.visible .func (.param .b64 result) malloc(.param .b64 size)
+{{
+.reg .pred %p<2>;
+.reg .b64 %rd<7>;
+ld.param.u64 %rd1, [size];
+add.u64 %rd1, %rd1, 15;
+and.b64 %rd1, %rd1, -16;
+mov.u64 %rd2, on_cpu_heap_used;
+atom.global.add.u64 %rd3, [%rd2], %rd1;
+add.u64 %rd4, %rd3, %rd1;
+mov.u64 %rd5, on_cpu_heap;
+add.u64 %rd6, %rd5, %rd3;
+setp.gt.u64 %p1, %rd4, {HEAP_BYTES};
+selp.b64 %rd6, 0, %rd6, %p1;
+st.param.b64 [result+0], %rd6;
+ret;
+}}
+.visible .func free(.param .b64 pointer)
+{{
+ret;
+}}
+"""
+"""Of a module. Nothing is given back, so that a pointer to what was freed meets nobody else."""
+
 _HEADER = re.compile(r"^\s*\.(version|target|address_size)\b.*$", re.MULTILINE)
 _FLAG = re.compile(r'i32 2, (!"Debug Info Version")')
 _DECLARATION = re.compile(r"\.extern\s+\.func\b[^;{]*;")
@@ -78,25 +106,29 @@ class Unlinkable(RuntimeError):
 def ptx_of(library, linker_class) -> str:
     """The text of ``library`` (numba-cuda's CUDACodeLibrary) and of all that it links.
     ``linker_class``: numba-cuda's _Linker."""
+    from numba.cuda.cudadrv import nvrtc
+
     target = library._ensure_cc(None)
     texts, files = [], []
     for item in sorted(library._linking_files, key=str):
         kind = kind_of(item)
-        if kind in TEXT:
+        if kind == "ptx":
             texts.append(read(item))
-        elif kind in COMPILED:
+        elif kind == "cu":
+            source, name = read(item), Path(name_of(item)).name
+            texts.append(nvrtc.compile(source, name, target, lineinfo=True)[0].code.decode())
+        elif kind == "ltoir":
             files.append(item)
         else:
-            linker_class(cc=target).add_file_guess_ext(
-                item
-            )  # says if there is no such file or kind
+            # says if there is no such file or kind
+            linker_class(cc=target).add_file_guess_ext(item)
             raise Unlinkable(
                 f"{name_of(item)} is machine code ({kind}), which cannot run without a GPU: link"
                 " CUDA C++, PTX or LTO IR"
             )
     if files:
         linker = linker_class(cc=target, lto=True, lineinfo=True)
-        linker.add_ltoir(lto_ir(library, target))
+        linker.add_ltoir(library.get_ltoir(cc=target))
         for item in files:
             linker.add_file_guess_ext(item)
         own = [linker.get_linked_ptx().rstrip(b"\0").decode()]
@@ -105,14 +137,18 @@ def ptx_of(library, linker_class) -> str:
     return joined([*own, *texts])
 
 
-def lto_ir(library, target) -> bytes:
-    """As CUDACodeLibrary.get_ltoir, of code that may be linked with NVRTC's: numba-cuda declares
-    another behaviour of the flag of debug information, of which NVRTC's has its own."""
+def lto_ir(library, cc=None) -> bytes:
+    """In place of CUDACodeLibrary.get_ltoir: code that may be linked with NVRTC's. numba-cuda
+    declares another behaviour of the flag of debug information, and nvJitLink wants one."""
     from numba.cuda.cudadrv import nvrtc, nvvm
 
-    options = dict(library._nvvm_options, arch=nvrtc.get_arch_option(*target))
-    options["gen-lto"] = None
-    return nvvm.compile_ir([_FLAG.sub(r"i32 1, \1", text) for text in library.llvm_strs], **options)
+    cc = library._ensure_cc(cc)
+    if cc not in library._ltoir_cache:
+        options = dict(library._nvvm_options, arch=nvrtc.get_arch_option(*cc))
+        options["gen-lto"] = None
+        texts = [_FLAG.sub(r"i32 1, \1", text) for text in library.llvm_strs]
+        library._ltoir_cache[cc] = nvvm.compile_ir(texts, **options)
+    return library._ltoir_cache[cc]
 
 
 def kind_of(item) -> str:
@@ -137,11 +173,14 @@ def read(item) -> str:
 
 
 def joined(texts: list[str]) -> str:
-    """One text: the first one's header, each function once, and RUNTIME if a declaration wants
-    it."""
+    """One text: the first one's header, each function once, and of the runtime what they
+    want."""
     first, *others = texts
-    if any("cudaCG" in text for text in texts):
-        others.insert(0, RUNTIME)
+    for name, text in (("cudaCG", GRID), ("malloc", HEAP)):
+        if any(name in each for each in texts):
+            others.insert(0, text)
+    if not others:
+        return first
     end = max((match.end() for match in _HEADER.finditer(first)), default=0)
     # what others declare comes before what uses it
     whole = "\n".join([first[:end], *(_HEADER.sub("", text) for text in others), first[end:]])

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 
-from numba_marlin.on_cpu import launching, modules
+from numba_marlin.on_cpu import launching, modules, nvrtc
 from numba_marlin.on_cpu.driver import HostDriver
-from numba_marlin.on_cpu.linking import ptx_of
+from numba_marlin.on_cpu.linking import lto_ir, ptx_of
 from numba_marlin.on_cpu.switch import Options
 from numba_marlin.on_cpu.views import make_device_view, make_host_view
 
@@ -26,8 +26,9 @@ def patched(options: Options) -> Iterator[None]:
     from numba.cuda.core import config
     from numba.cuda.core.errors import NumbaPerformanceWarning
     from numba.cuda.cudadrv import devicearray, devices, driver
+    from numba.cuda.cudadrv import nvrtc as cuda_nvrtc
 
-    host = HostDriver(binding, driver.CudaAPIError)
+    host = HostDriver(binding, driver.CudaAPIError, launch_error(driver.CudaAPIError))
     old = Replaced()
     real = driver.driver
     kept = dict(vars(real))
@@ -58,7 +59,12 @@ def patched(options: Options) -> Iterator[None]:
         old.set(builder, name, unless_lines_only(vars(builder)[name]))
     builder = debuginfo.DIBuilder
     old.set(builder, "mark_subprogram", plainly_named(builder.mark_subprogram))
+    builder = debuginfo.CUDADIBuilder
+    old.set(builder, "_di_subroutine_type", untyped(vars(builder)["_di_subroutine_type"]))
     old.set(dispatcher._Kernel, "launch", remembered(dispatcher._Kernel.launch))
+    old.set(CUDACodeLibrary, "get_ltoir", lto_ir)
+    old.set(cuda_nvrtc, "Program", nvrtc.Program)
+    old.set(cuda_nvrtc, "ProgramOptions", nvrtc.Options)
     functions = weakref.WeakKeyDictionary()
     old.set(
         CUDACodeLibrary,
@@ -100,6 +106,13 @@ def late(name: str, host: HostDriver, real):
 
     call.__name__ = name
     return call
+
+
+def launch_error(failure: type) -> type:
+    """What a launch raises that the driver refuses: cuda.core's error, and numba-cuda's."""
+    from cuda.core._utils import cuda_utils
+
+    return type("LaunchError", (failure, cuda_utils.CUDAError), {})
 
 
 class Replaced:
@@ -179,6 +192,19 @@ def unless_lines_only(method):
         if self.emission_kind == "FullDebug":
             return method(self, *args, **keywords)
         return None
+
+    return call
+
+
+def untyped(method):
+    """Nor is there any about the types of parameters, on some of which it fails too."""
+
+    @wraps(method)
+    def call(self, line, function, argmap):
+        if self.emission_kind == "FullDebug":
+            return method(self, line, function, argmap)
+        empty = self.module.add_metadata([])
+        return self.module.add_debug_info("DISubroutineType", {"types": empty})
 
     return call
 

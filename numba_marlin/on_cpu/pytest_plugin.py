@@ -16,8 +16,8 @@ def pytest_addoption(parser):
         help=(
             "run everything that uses numba.cuda (numba-cuda) on the PTX machine, on the CPU: no"
             " GPU and no driver are needed. What a kernel does wrong (out of bounds, races,"
-            " deadlocks, shared memory read before it is written) fails the test with file, line, thread and"
-            f" array index. {VARIABLE}=1 does the same."
+            " deadlocks, shared memory read before it is written) fails the test with file, line,"
+            f" thread and array index. {VARIABLE}=1 does the same."
         ),
     )
     group.addoption(

@@ -7,7 +7,7 @@ import pytest
 from numba_marlin.on_cpu.faults import KernelError
 from tests.on_cpu import programs
 
-pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:Host array used in CUDA kernel")
 
 
 def line_of(text):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.on_cpu import programs
 
-pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:Host array used in CUDA kernel")
 
 
 def test_there_is_one_device_of_compute_capability_9(gpu):
