@@ -83,6 +83,8 @@ class HostDriver:
         self.binding, self.failure, self.refused = binding, failure, refused
         self.capability = CAPABILITY
         self.memory = DEVICE
+        # a driver's function or a launch at a time: what a kernel sees does not move under it
+        self.lock = threading.RLock()
         self.context = binding.CUcontext(0x1000)
         self.libraries: dict[int, object] = {}
         self.events: dict[int, float] = {}
@@ -98,7 +100,8 @@ class HostDriver:
 
         def call(*args):
             try:
-                found = method(*args)
+                with self.lock:
+                    found = method(*args)
             except OutOfMemory as error:
                 raise self.failed("CUDA_ERROR_OUT_OF_MEMORY", name, error) from error
             except NotAnAllocation as error:

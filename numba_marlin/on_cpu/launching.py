@@ -42,10 +42,7 @@ def launch(host: HostDriver, stream, config: LaunchConfig, kernel, *arguments) -
             "this kernel was made for a GPU before the switch was turned on: turn it on before the"
             " kernel's first launch"
         )
-    machine = kernel.module.machine
-    grid, block = tuple(config.grid), tuple(config.block)
-    threads = int(np.prod(block))
-    blocks = int(np.prod(grid))
+    threads, blocks = int(np.prod(config.block)), int(np.prod(config.grid))
     resident = max(1, RESIDENT_THREADS // max(1, threads))
     if config.is_cooperative or config.cooperative_launch:
         resident = blocks
@@ -57,21 +54,27 @@ def launch(host: HostDriver, stream, config: LaunchConfig, kernel, *arguments) -
                 "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
                 f"{blocks} blocks, {most} can run at once",
             )
-    called = getattr(current, "called", None)
+    with host.lock:
+        run(host, config, kernel, arguments, resident)
+
+
+def run(host: HostDriver, config: LaunchConfig, kernel, arguments, resident: int) -> None:
+    """The launch itself, with ``resident`` blocks at once at most."""
+    machine, called = kernel.module.machine, getattr(current, "called", None)
     # a[0] = 1 is a kernel of numba-cuda's own, all of whose threads write the same number
     machine.races = False if of_numba_cuda(called) else kernel.module.races
     named = name_arrays(host, called, arguments)
     try:
         machine.run(
             kernel.name,
-            grid=grid,
-            block=block,
+            grid=config.grid,
+            block=config.block,
             shared_bytes=config.shmem_size,
             args=packed(kernel.kernel.parameters, arguments),
-            resident_blocks=min(resident, blocks),
+            resident_blocks=min(resident, int(np.prod(config.grid))),
         )
     except MachineError as error:
-        raise fault(error, kernel, block, called) from error
+        raise fault(error, kernel, config.block, called) from error
     except ValueError as error:  # of what does not fit the kernel, before it runs
         raise host.launch_failed("CUDA_ERROR_INVALID_VALUE", error) from error
     finally:

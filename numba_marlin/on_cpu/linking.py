@@ -8,6 +8,7 @@ vprintf, which the machine has, is here: ``GRID`` for grid.sync, ``HEAP`` for ma
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 GRID = """
@@ -91,6 +92,7 @@ ret;
 """Of a module. Nothing is given back, so that a pointer to what was freed meets nobody else."""
 
 _HEADER = re.compile(r"^\s*\.(version|target|address_size)\b.*$", re.MULTILINE)
+_FILE = re.compile(r"(\.(?:file|loc)\s+|\binlined_at\s+)(\d+)(?=\s)")
 _FLAG = re.compile(r'i32 2, (!"Debug Info Version")')
 _DECLARATION = re.compile(r"\.extern\s+\.func\b[^;{]*;")
 _NAME = re.compile(r"([$%\w]+)\s*(?:\([^()]*\)\s*)?$")
@@ -172,6 +174,20 @@ def read(item) -> str:
     return (data if isinstance(data, str) else data.decode()).rstrip("\0")
 
 
+def numbered(texts: list[str]) -> list[str]:
+    """All but the first text, with numbers of source files that no text before has."""
+    found, used = [], 0
+    for text in texts:
+        renumber = partial(_renumbered, used)
+        found.append(_FILE.sub(renumber, text))
+        used += max((int(match[2]) for match in _FILE.finditer(text)), default=0)
+    return found[1:]
+
+
+def _renumbered(used: int, match: re.Match) -> str:
+    return f"{match[1]}{int(match[2]) + used}"
+
+
 def joined(texts: list[str]) -> str:
     """One text: the first one's header, each function once, and of the runtime what they
     want."""
@@ -181,6 +197,7 @@ def joined(texts: list[str]) -> str:
             others.insert(0, text)
     if not others:
         return first
+    others = numbered([first, *others])
     end = max((match.end() for match in _HEADER.finditer(first)), default=0)
     # what others declare comes before what uses it
     whole = "\n".join([first[:end], *(_HEADER.sub("", text) for text in others), first[end:]])

@@ -176,7 +176,9 @@ def with_lines(compile_cuda):
     @wraps(compile_cuda)
     def call(*args, debug=False, lineinfo=False, **keywords):
         with warnings.catch_warnings():
-            if not lineinfo:  # nobody asked for lines: of what has no source there are none
+            if not (
+                lineinfo or debug
+            ):  # nobody asked for lines: of what has no source there are none
                 warnings.filterwarnings("ignore", message="Could not find source for function")
             return compile_cuda(*args, debug=debug, lineinfo=lineinfo or not debug, **keywords)
 

@@ -57,6 +57,18 @@ def test_texts_are_joined_to_one():
     assert joined([CALLER]) == CALLER  # nothing to join: as it was
 
 
+def test_lines_stay_those_of_their_own_files():
+    caller = CALLER.replace(".visible", '.file 1 "caller.py"\n.visible').replace(
+        "mov.u32 %r1, 20;", ".loc 1 7 0\nmov.u32 %r1, 20;"
+    )
+    function = FUNCTION.replace(".visible", '.file 1 "f.cu"\n.visible').replace(
+        "add.u32", ".loc 1 9 0\nadd.u32"
+    )
+    (kernel,) = Machine(joined([caller, function, GRID])).module.kernels.values()
+    sources = {ins.opcode: kernel.source_of(ins) for ins in kernel.instructions}
+    assert (sources["mov.u32"], sources["add.u32"]) == ("caller.py:7", "f.cu:9")
+
+
 def test_the_runtime_comes_only_where_it_is_wanted():
     assert GRID not in joined([CALLER]) and HEAP not in joined([CALLER])
     wants = CALLER.replace(" f\n", " malloc\n").replace("f, (", "malloc, (")

@@ -2,6 +2,7 @@
 what they would on a GPU."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -166,6 +167,21 @@ def test_kernels_of_one_switch_run_in_the_next(gpu):
         with on_cpu.cuda():  # within another: nothing changes
             programs.too_far[1, 8](x)
     assert gpu.is_available() and (x == np.arange(8)).all()
+
+
+@pytest.mark.thorough
+def test_threads_may_launch_and_copy_at_once(gpu):
+    def work(number):
+        mine = gpu.to_device(np.full(64, number, np.float32))
+        sums = gpu.to_device(np.zeros(64, np.float32))
+        for _ in range(5):
+            programs.saxpy[2, 32](np.float32(1), mine, sums)
+            gpu.to_device(np.zeros(8))
+        return sums.copy_to_host()
+
+    with ThreadPoolExecutor(4) as pool:
+        for number, sums in enumerate(pool.map(work, range(8))):
+            assert (sums == 5 * number).all()
 
 
 def test_no_warning_about_a_gpu_that_is_not_busy(gpu):
