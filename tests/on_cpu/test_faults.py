@@ -28,8 +28,10 @@ def test_an_index_beyond_the_array(gpu):
 
 
 def test_an_index_of_two_dimensions(gpu):
-    with pytest.raises(KernelError, match=r"table\[4, \d\] \(table is float64\[4, 8\]\)"):
+    with pytest.raises(KernelError, match=r"table\[4, \d\] \(table is float64\[4, 8\]\)") as caught:
         programs.too_far_in_two[1, (5, 8)](np.zeros((4, 8)))
+    x, y, z = caught.value.thread
+    assert (x, z) == (4, 0) and f"table[4, {y}]" in str(caught.value)
     with pytest.raises(KernelError, match=r"table\[\d, 8\] \(table is float64\[4, 8\]\)"):
         programs.too_far_in_two[1, (4, 9)](np.zeros((4, 8), order="F"))
 

@@ -187,4 +187,21 @@ def test_threads_may_launch_and_copy_at_once(gpu):
 def test_no_warning_about_a_gpu_that_is_not_busy(gpu):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        programs.too_far[1, 8](gpu.to_device(np.zeros(8, np.int32)))
+        programs.too_far[4, 2](gpu.to_device(np.zeros(8, np.int32)))  # first launch of this shape
+
+
+def test_off_is_off():
+    from numba import cuda
+    from numba.cuda.cudadrv.error import CudaSupportError
+
+    from numba_marlin import on_cpu
+
+    with on_cpu.cuda():
+        kept = cuda.to_device(np.zeros(4))
+        assert cuda.gpus.current.name == "PTX machine"
+    if cuda.is_available():
+        assert cuda.gpus[0].name != "PTX machine"
+    else:
+        with pytest.raises(CudaSupportError):
+            print(cuda.gpus[0])
+    del kept  # which asks no GPU to free what it never had
