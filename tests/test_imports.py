@@ -47,6 +47,7 @@ PURE_ROOMS = [
     "trace",
     "views",
     "profile",
+    "on_cpu",
 ]
 ALLOWED = {
     "layout": {"hardware"},
@@ -59,6 +60,8 @@ ALLOWED = {
     "views": {"wording"},
     "wording": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
+    # Numba's CUDA without a GPU: of this package the machine alone
+    "on_cpu": {"emulator"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
         "compiler",

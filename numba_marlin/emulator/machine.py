@@ -69,8 +69,9 @@ class Machine:
     ``tensor.tensor_sums``). The default is the chip that was measured, an H200, whatever the
     ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published,
     and were not measured here. ``checks``: what each check does, a level and exceptions
-    ("hardware,benign-race=off"; ``emulator.checks``). ``memory`` maps NumPy arrays to addresses;
-    ``entries`` are the names of the kernels.
+    ("hardware,benign-race=off"; ``emulator.checks``). ``memory`` maps NumPy arrays to
+    addresses, its own unless one is given: modules that share one see each other's buffers, as on a
+    device. ``entries`` are the names of the kernels.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class Machine:
         races: bool | None = False,
         adds_like: str = MEASURED_ADDER,
         checks: str = DEFAULT,
+        memory: GlobalMemory | None = None,
     ) -> None:
         levels_of(checks)
         self.races, self.adder, self.checks = races, adder_of(adds_like), checks
         self.module = parse(ptx, root_of)
-        self.memory = GlobalMemory()
+        self.memory = GlobalMemory() if memory is None else memory
         self.globals: dict[str, Buffer] = {}
         self._place(self.module.variables)
         if len(self.entries) == 1:  # its errors are those of the text
@@ -237,6 +239,7 @@ class Machine:
             memory = execution.memory
             memory.watch = both(memory.watch, listener.access)
             memory.requests = both(memory.requests, listener.request)
+            execution.print = listener.printed
             try:
                 scheduler = Scheduler(execution, schedule, listener, max_instructions)
                 if listener.started is not None:

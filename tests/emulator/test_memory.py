@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine, Misaligned, OutOfBounds, ReadOnlyWrite, UninitializedRead
+from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import fails, frame, launch, words
 
@@ -380,3 +381,18 @@ def test_float_atomics_flush_subnormals_in_global_memory_only(prepare, operation
         {"memory": memory, "added": added},
     )
     assert memory[:4].tolist() == ([tiny, tiny, normal / 2, 3] if kept else [0, 0, 0, 3])
+
+
+def test_modules_may_share_a_memory():
+    """What one writes, the other reads; addresses are never given out twice."""
+    memory = GlobalMemory()
+    first, second = (Machine(frame(STEP, 1), memory=memory) for _ in range(2))
+    buffer = memory.buffer(np.zeros(1, np.uint32), "x")
+    for machine in (first, second, first):
+        machine.run("k", block=1, args=[buffer.address])
+    assert buffer.array[0] == 3
+    place = memory.reserve(100, 1 << 16)
+    assert place % (1 << 16) == 0 and memory.reserve(1) >= place + 100
+
+
+STEP = "ld.global.u32 %r1, [%p0];\nadd.u32 %r1, %r1, 1;\nst.global.u32 [%p0], %r1;"

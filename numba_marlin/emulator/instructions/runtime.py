@@ -134,11 +134,14 @@ def vprintf(ins, m):
             reader = Reader(m, ins, lane)
             said = reader.text(int(text[index]))
             try:
-                m.printed.append(formatted(reader, said, int(at[index])).decode(errors="replace"))
+                line = formatted(reader, said, int(at[index])).decode(errors="replace")
             except (TypeError, ValueError, OverflowError) as error:
                 raise lane.fault(
                     MachineError, f"vprintf cannot print {said!r}: {error}", ins
                 ) from None
+            m.printed.append(line)
+            if m.print is not None:
+                m.print(line)
             kinds = (match["kind"] for match in CONVERSION.finditer(said))
             counts[index] = sum(kind != b"%" for kind in kinds)
         give(m, ins, lanes, result, counts)

@@ -194,6 +194,7 @@ class Execution(Binder):
         )
         self.copy_arrivals = CopyArrivals(self.copies, self.mbarriers)
         self.printed: list[str] = []  # by vprintf
+        self.print: Callable[[str], object] | None = None  # who is told of it at once
         self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0

@@ -94,12 +94,29 @@ class GlobalMemory:
             )
         data = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
         name = name if name is not None else f"buffer{len(self._buffers)}"
-        buffer = Buffer(
-            name, self._next, array, data, readonly or not array.flags.writeable, earlier
+        return self.add(
+            Buffer(
+                name,
+                self.reserve(data.size),
+                array,
+                data,
+                readonly or not array.flags.writeable,
+                earlier,
+            )
         )
-        self._next += -(-max(data.size, 1) // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT + GUARD_BYTES
-        self._buffers.append(buffer)
-        self._starts.append(buffer.address)
+
+    def reserve(self, nbytes: int, alignment: int = BUFFER_ALIGNMENT) -> int:
+        """An address, a multiple of ``alignment``, for ``nbytes`` that nobody else gets."""
+        address = -(-self._next // alignment) * alignment
+        rounded = -(-max(nbytes, 1) // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        self._next = address + rounded + GUARD_BYTES
+        return address
+
+    def add(self, buffer: Buffer) -> Buffer:
+        """Map ``buffer`` at its address, which ``reserve`` gave."""
+        index = bisect_right(self._starts, buffer.address)
+        self._buffers.insert(index, buffer)
+        self._starts.insert(index, buffer.address)
         return buffer
 
     def release(self, buffer: Buffer) -> None:

@@ -42,6 +42,9 @@ class Listener:
     request: Callable[[Access], None] | None = None
     """What atomics and asynchronous copies ask for, as a whole (``Access`` lists the kinds)."""
 
+    printed: Callable[[str], object] | None = None
+    """What the kernel prints, piece by piece; None for standard output."""
+
 
 NOBODY = Listener()
 
