@@ -26,6 +26,7 @@ WGMMA = {
 BYTES = {
     ("u8.s8", True): "wgmma_m64k32_s32_u8_s8_rs",
     ("u8.s8", False): "wgmma_m64k32_s32_u8_s8_ss",
+    ("s8.s8", True): "wgmma_m64k32_s32_s8_s8_rs",
     ("e4m3.e4m3", True): "wgmma_m64k32_f32_e4m3_e4m3_rs",
     ("e4m3.e4m3", False): "wgmma_m64k32_f32_e4m3_e4m3_ss",
 }

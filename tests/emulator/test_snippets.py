@@ -53,7 +53,8 @@ ELSEWHERE = {
         "wgmma_fence wgmma_commit_group wgmma_wait_group wgmma_wait_group_f32"
         " wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss wgmma_m64k16_f32_bf16_rs"
         " wgmma_m64k16_f32_bf16_ss wgmma_wait_group_i32 wgmma_m64k32_s32_u8_s8_rs"
-        " wgmma_m64k32_s32_u8_s8_ss wgmma_m64k32_f32_e4m3_e4m3_rs wgmma_m64k32_f32_e4m3_e4m3_ss"
+        " wgmma_m64k32_s32_u8_s8_ss wgmma_m64k32_s32_s8_s8_rs wgmma_m64k32_f32_e4m3_e4m3_rs"
+        " wgmma_m64k32_f32_e4m3_e4m3_ss"
     ),
     "test_tcgen05": (
         "tcgen05_alloc tcgen05_dealloc tcgen05_relinquish_alloc_permit tcgen05_mma_mxf4nvf4_4x"

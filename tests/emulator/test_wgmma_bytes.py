@@ -69,6 +69,14 @@ def test_the_products_of_the_files(columns, depth, kind, swizzle, in_registers):
     assert np.array_equal(got, exact(a, b, kinds) + c)
 
 
+def test_signed_factors_in_registers():
+    """The file that ``kernels.w4a8`` multiplies with."""
+    a, b = drawn((64, 128), "s8", 1), drawn((24, 128), "s8", 2)
+    c = accumulators((64, 24), np.int32, 3)
+    got = multiply(a, b, c, 128, True, kind="s8_s8")
+    assert np.array_equal(got, exact(a, b, ("s8", "s8")) + c) and (a < 0).any()
+
+
 @pytest.mark.parametrize(
     "columns", [pytest.param(n, marks=pytest.mark.thorough) for n in range(8, 257, 8)]
 )
