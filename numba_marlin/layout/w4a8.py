@@ -4,8 +4,8 @@ must lie for it.
 An 8-bit product is 32 of k deep. Its A fragment (``fragments.MMA_M16N8K32_A``; of ``wgmma``,
 ``wgmma.A_BYTES``) has k contiguous in a lane's registers: byte b of registers 0 and 1 is k = 4t +
 b, of registers 2 and 3 the same with 16 more; registers 0 and 2 are row g, 1 and 3 row g + 8. Word
-j of lane 4g + t of a k16 row of Marlin's has other k for the same lane: 2t, 2t + 1, 2t + 8, 2t + 9 of
-columns 16j + g and 16j + g + 8 (``formats.marlin_order``). A sum does not depend on the order of
+j of lane 4g + t of a k16 row of Marlin's has other k for the same lane: 2t, 2t + 1, 2t + 8, 2t + 9
+of columns 16j + g and 16j + g + 8 (``formats.marlin_order``). A sum does not depend on the order of
 its terms, so the weights stay where they are, and x is stored in their order: position 4t + b of
 each 16 of k holds k = ``K_ORDER[4t + b]``. Every code then is used by the lane that has it.
 
