@@ -120,7 +120,7 @@ def table(rows):
     dates = sorted({row["date"] for row in rows})
     head = (
         f"{sum(row['schedules'] for row in rows):,} schedules, {dates[0]} to {dates[-1]},"
-        f" {rows[-1]['cpu']}. Drawn: {said}."
+        f" {', '.join(sorted({row['cpu'] for row in rows}))}. Drawn: {said}."
     )
     return "\n\n".join(
         [

@@ -1,11 +1,11 @@
 """How Marlin's 4-bit words become the 8-bit operand of ``mma`` and ``wgmma``, and in which order x
 must lie for it.
 
-An 8-bit product is 32 of k deep. Its A fragment (PTX ISA, "Matrix fragments for mma.m16n8k32",
-``.u8``, ``.s8``) has k contiguous in a lane's registers: byte b of registers 0 and 1 is k = 4t + b,
-of registers 2 and 3 the same with 16 more; registers 0 and 2 are row g, 1 and 3 row g + 8. Word j
-of lane 4g + t of a k16 row of Marlin's has other k for the same lane: 2t, 2t + 1, 2t + 8, 2t + 9 of
-columns 16j + g and 16j + g + 8 (``formats.marlin_order``). A sum does not depend on the order of
+An 8-bit product is 32 of k deep. Its A fragment (``fragments.MMA_M16N8K32_A``; of ``wgmma``,
+``wgmma.A_BYTES``) has k contiguous in a lane's registers: byte b of registers 0 and 1 is k = 4t +
+b, of registers 2 and 3 the same with 16 more; registers 0 and 2 are row g, 1 and 3 row g + 8. Word
+j of lane 4g + t of a k16 row of Marlin's has other k for the same lane: 2t, 2t + 1, 2t + 8, 2t + 9
+of columns 16j + g and 16j + g + 8 (``formats.marlin_order``). A sum does not depend on the order of
 its terms, so the weights stay where they are, and x is stored in their order: position 4t + b of
 each 16 of k holds k = ``K_ORDER[4t + b]``. Every code then is used by the lane that has it.
 
@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.layout.fragments import LANES, Fragment
-
 STEP = 16  # of k: x is permuted within so many
 K_ORDER = np.array([2 * (at // 4) + (0, 1, 8, 9)[at % 4] for at in range(STEP)])
 """k, within each 16, of every position of a row of x as it is stored."""
@@ -30,16 +28,6 @@ _INVERSE = np.argsort(K_ORDER)
 UPPER, LOWER, FLIP = 0xF0F0F0F0, 0x0F0F0F0F, 0x80808080
 EVEN_BYTES, ODD_BYTES = 0x6420, 0x7531  # selectors of prmt: of two words, the bytes of one column
 UNIT = 16  # of the bytes that ``signed_words`` gives
-
-
-def _operand(name: str) -> Fragment:
-    lane, byte = np.arange(LANES)[:, None], np.arange(16)
-    row = lane // 4 + 8 * (byte // 4 % 2)
-    return Fragment(name, 16, 32, 16, 8, row, 4 * (lane % 4) + byte % 4 + 16 * (byte // 8))
-
-
-MMA_M16N8K32_A = _operand("mma.m16n8k32.A")
-"""A [16, 32] of bytes, four registers a lane; of ``wgmma`` a warp's 16 rows (k32)."""
 
 
 def permuted(x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numba_marlin.formats import marlin
 from numba_marlin.formats.marlin_order import code_order
 from numba_marlin.layout import w4a8
+from numba_marlin.layout.fragments import MMA_M16N8K32_A
 
 
 def words_of(codes):
@@ -29,14 +30,14 @@ STORED = w4a8.permuted(CODES.T)  # [n, k], k in the order in which x is stored
 def test_every_nibble_is_where_the_product_wants_it():
     made = fragments(CODES, w4a8.unsigned_words)
     for strip in range(4):
-        wanted = w4a8.MMA_M16N8K32_A.gather(STORED[16 * strip : 16 * strip + 16])
+        wanted = MMA_M16N8K32_A.gather(STORED[16 * strip : 16 * strip + 16])
         assert np.array_equal(made[strip], wanted)
 
 
 def test_signed_bytes_are_sixteen_times_the_symmetric_weight():
     made = fragments(CODES, w4a8.signed_words).view(np.int8).astype(int)
     for strip in range(4):
-        wanted = w4a8.MMA_M16N8K32_A.gather(STORED[16 * strip : 16 * strip + 16].astype(int))
+        wanted = MMA_M16N8K32_A.gather(STORED[16 * strip : 16 * strip + 16].astype(int))
         assert np.array_equal(made[strip], w4a8.UNIT * (wanted - 8))
 
 
