@@ -18,9 +18,10 @@ from numba_marlin.counts.phases import phases, sources
 from numba_marlin.counts.report import BufferCounts, Counts, InstructionCounts
 from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
 from numba_marlin.emulator import Machine, RunResult
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.state.listener import Listener
-from numba_marlin.emulator.state.memory import WINDOWS, Access
+from numba_marlin.emulator.state.memory import WINDOWS
 from numba_marlin.layout import tcgen05
 
 COMPACT = 1 << 16  # sectors stored before duplicates are removed

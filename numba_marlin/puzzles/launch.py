@@ -13,9 +13,9 @@ from numba_marlin.counts import Counts
 from numba_marlin.counts.observer import Observer
 from numba_marlin.emulator import Machine, RunResult
 from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.state.listener import Listener
-from numba_marlin.emulator.state.memory import Access
 
 TARGET = "sm_90a"
 MOST_INSTRUCTIONS = 50_000  # of warps: a loop that never ends is found in seconds

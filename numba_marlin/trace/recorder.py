@@ -14,8 +14,8 @@ import numpy as np
 from numba_marlin.counts.liveness import reads_and_writes
 from numba_marlin.counts.observer import Observer, padded
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import WARP
-from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.trace.record import HIGH, KINDS, SPACES
 

@@ -24,9 +24,10 @@ import numpy as np
 from numba_marlin.emulator.asynchronous.mbarriers import MBarriers
 from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PendingCopyRead
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.block_memory import IN_FLIGHT, LENT, VALID
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement, error_at
-from numba_marlin.emulator.state.memory import Access, Memory
+from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from numba_marlin.emulator.ordering.clocks import Clocks
 from numba_marlin.emulator.ordering.messages import Messages, Order, order_of
 from numba_marlin.emulator.ordering.race_report import Reporter
 from numba_marlin.emulator.ordering.shadow import Shadow
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import WARP, Lanes
-from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Instruction, Vector
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import numpy as np
 
 from numba_marlin.emulator.errors import ProxyHazard
 from numba_marlin.emulator.ordering.conflicts import smallest
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.state.listener import both
-from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:

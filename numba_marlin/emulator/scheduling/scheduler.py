@@ -27,7 +27,7 @@ from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
 from numba_marlin.emulator.state.ends import Barrier, Branch, Call, Leave, Return, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.state.listener import Listener, watcher
-from numba_marlin.emulator.state.paths import Bundle, Joins, Path, merge
+from numba_marlin.emulator.state.paths import Bundle, Joins, Path, merge, parted
 from numba_marlin.emulator.text.cfg import EXIT
 
 
@@ -280,13 +280,7 @@ class Scheduler:
         taken = self._guard(bundle, code.end.guard)
         if taken is False:
             return code.next
-        masks = [path.mask for path in bundle.paths] if taken is True else taken
-        going, staying = [], []
-        for path, mask in zip(bundle.paths, masks):
-            if mask:
-                going.append(Path(path.warp, mask, path.join))
-            if path.mask & ~mask:
-                staying.append(Path(path.warp, path.mask & ~mask, path.join))
+        going, staying = parted(bundle.paths, taken)
         self._release([(code.next, path) for path in staying] + self.calls.leave(going))
         return None
 
@@ -391,12 +385,8 @@ class Scheduler:
             if self.joins.waiting and self.spinning.long():
                 self._open_joins()
             elif self.spinning.repeats(bundles) and not self._open_joins():
-                raise deadlock(
-                    self,
-                    "all warps that can run only repeat themselves",
-                    bundle.paths[0],
-                    at(self, bundle),
-                )
+                said = "all warps that can run only repeat themselves"
+                raise deadlock(self, said, bundle.paths[0], at(self, bundle))
 
 
 ACTIONS = {

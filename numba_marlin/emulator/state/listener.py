@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import Lanes
-from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:

@@ -112,6 +112,16 @@ class Bundle:
         return self.pc, self.full, self.gathered
 
 
+def parted(paths: list[Path], taken) -> tuple[list[Path], list[Path]]:
+    """(those lanes, the others): ``taken`` is the mask of each path, or True for all lanes."""
+    masks = [path.mask for path in paths] if taken is True else taken
+    both = [(path, mask) for path, mask in zip(paths, masks)]
+    return (
+        [Path(path.warp, mask, path.join) for path, mask in both if mask],
+        [Path(path.warp, path.mask & ~mask, path.join) for path, mask in both if path.mask & ~mask],
+    )
+
+
 def merge(paths: list[Path]) -> list[Path]:
     """Paths of one warp on their way to the same join become one."""
     merged: dict[tuple, Path] = {}

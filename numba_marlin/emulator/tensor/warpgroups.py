@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, PendingCopyRead
+from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
-from numba_marlin.emulator.state.memory import Access, Memory
+from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import RegisterFile
