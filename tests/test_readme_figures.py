@@ -14,7 +14,7 @@ import pytest
 
 import numba_marlin as nm
 from tests import experiment_results
-from tests.pages import TEXT
+from tests.pages import WRITTEN as TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = (ROOT / "setup.cfg").read_text(encoding="utf-8")

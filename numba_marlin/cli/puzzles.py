@@ -137,6 +137,8 @@ def _path(which: str, folder: Path) -> Path:
     from numba_marlin import puzzles
 
     path = Path(which) if which.endswith(".py") else folder / puzzles.find(which).file
+    if which.endswith(".ipynb") or (not path.exists() and path.with_suffix(".ipynb").exists()):
+        raise ValueError(f"a notebook is checked by its last cell: {path.with_suffix('.ipynb')}")
     if not path.exists():
         raise ValueError(
             f"{path} does not exist: numba-marlin puzzles start {puzzles.find(which).number}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
 import runpy
 import textwrap
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from numba_marlin.puzzles.template import Puzzle, find
 
 SHUFFLED = 3  # orders of warps that are tried, after the first
 MEANING = {
-    OutOfBounds: "an index is past the end of the array: which threads should not have come here?",
+    OutOfBounds: "past the end of the array: a wrong index, or a thread that has nothing to do?",
     UninitializedRead: "it reads shared memory that no thread has written",
     Race: "nothing orders these two: on a GPU either may come first",
     PendingCopyRead: "an asynchronous copy may still be on its way: commit it, wait for it",
@@ -46,9 +47,19 @@ MEANING = {
     Deadlock: "threads wait for what never happens, or a loop does not end",
     ReadOnlyWrite: "an input must not be written",
     Misaligned: "the address must be a multiple of the bytes that are moved at once",
-    RegisterHazard: "the tensor cores may still be using these registers: wait for them",
+    RegisterHazard: "the tensor cores may still be using these registers: go on with what the wait"
+    " returns (d = ...)",
     ProxyHazard: "the copy engine or wgmma does not see ordinary stores before a proxy fence",
 }
+
+
+def halves(word) -> str:
+    """The two fp16 numbers of an int32."""
+    low, high = np.array([word], np.int32).view(np.float16).tolist()
+    return f"({low}, {high})"
+
+
+SHOWN: dict[str, Callable] = {"": str, "halves": halves}
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,9 @@ class Verdict:
     message: str
     picture: str = ""
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         head = f"{self.puzzle.number}. {self.puzzle.title}: {'right' if self.passed else 'not yet'}"
         return "\n".join(part for part in (head, self.message, self.picture) if part)
@@ -106,7 +120,7 @@ def check(kernel: Callable, puzzle: Puzzle | str | int | None = None) -> Verdict
         name = getattr(getattr(kernel, "py_func", kernel), "__name__", "?")
         puzzle = find(name if puzzle is None else puzzle)
     task = puzzle.checks()
-    counted = 0
+    counted, largest = 0, ""
     for number, case in enumerate(task.CASES, start=1):
         of = f"launch {number} of {len(task.CASES)}: {case}"
         for schedule in (None, *(Schedule.drawn(seed) for seed in range(SHUFFLED))):
@@ -118,14 +132,17 @@ def check(kernel: Callable, puzzle: Puzzle | str | int | None = None) -> Verdict
                 raise
             except Exception as error:
                 return Verdict(puzzle, False, f"it does not compile: {_first_line(error)}")
-            complaint = _complaint(made, wanted, task.RULES if schedule is None else ())
+            rules = task.RULES if schedule is None else ()
+            complaint = _complaint(made, wanted, rules, SHOWN[getattr(task, "SHOW", "")])
             if complaint:
                 picture = "" if complaint.startswith(BUT) else _pictures(made, wanted)
                 return Verdict(puzzle, False, f"{of}\n{complaint}", picture)
             counted += made.result.instructions if made.result else 0
+        drawn = _pictures(made, wanted)
+        largest = max(largest, drawn, key=len)
     launches = len(task.CASES) * (1 + SHUFFLED)
     message = f"{launches} launches, {counted:,} warp instructions, no race, no hazard"
-    return Verdict(puzzle, True, message, _pictures(made, wanted))
+    return Verdict(puzzle, True, message, largest)
 
 
 def _launch(kernel, spec, case: Case, schedule) -> tuple[dict[str, np.ndarray], Run]:
@@ -151,7 +168,9 @@ def _launch(kernel, spec, case: Case, schedule) -> tuple[dict[str, np.ndarray], 
     return results, run(kernel, inputs, outputs, case.grid, case.block, schedule)
 
 
-def _complaint(made: Run, wanted: dict[str, np.ndarray], rules: Sequence) -> str:
+def _complaint(
+    made: Run, wanted: dict[str, np.ndarray], rules: Sequence, show: Callable = str
+) -> str:
     if made.error is not None:
         return _stopped(made)
     for name, right in wanted.items():
@@ -164,7 +183,7 @@ def _complaint(made: Run, wanted: dict[str, np.ndarray], rules: Sequence) -> str
             )
         bad = ~_same(got, right)
         if bad.any():
-            return _wrong(made, name, right, bad)
+            return _wrong(made, name, right, bad, show)
     for rule in rules:
         found = rule(made)
         if found:
@@ -172,7 +191,7 @@ def _complaint(made: Run, wanted: dict[str, np.ndarray], rules: Sequence) -> str
     return ""
 
 
-def _wrong(made: Run, name: str, right: np.ndarray, bad: np.ndarray) -> str:
+def _wrong(made: Run, name: str, right: np.ndarray, bad: np.ndarray, show: Callable) -> str:
     place = tuple(np.argwhere(bad)[0])
     flat = np.ravel_multi_index(place, right.shape)
     block, thread = divmod(int(made.writers[name][flat]), made.block_threads)
@@ -180,7 +199,8 @@ def _wrong(made: Run, name: str, right: np.ndarray, bad: np.ndarray) -> str:
     text = linecache.getline(made.kernel.__code__.co_filename, line).strip()
     return (
         f"{int(bad.sum())} of {right.size} elements of {name} are wrong:"
-        f" {name}{_index(place)} is {made.arrays[name][place]}, and should be {right[place]}\n"
+        f" {name}{_index(place)} is {show(made.arrays[name][place])}, and should be"
+        f" {show(right[place])}\n"
         f"  thread {thread} of block {block} wrote it, line {line}: {text}"
     )
 
@@ -190,7 +210,7 @@ def _stopped(made: Run) -> str:
     error = made.error
     if not isinstance(error, MachineError):
         return f"the machine refused it: {error}"
-    lines = [next((text for kind, text in MEANING.items() if isinstance(error, kind)), "")]
+    lines = [_meaning(error)]
     if isinstance(error, Race):
         block, warp, lane = error.first_thread
         source = error.first.source[1] if error.first.source else 0
@@ -198,9 +218,25 @@ def _stopped(made: Run) -> str:
     if error.block is not None and error.line in made.sources:
         source, then = made.sources[error.line], "then " if isinstance(error, Race) else ""
         lines.append(_place(made, source, error.block, error.warp or 0, error.lanes or (), then))
-    said = f"{type(error).__name__}: {error.detail.partition(chr(10))[0]}"
+    first, _, rest = error.detail.partition("\n")
+    more = rest.partition("\n")[0].strip() if first.endswith(("only", ",", ":")) else ""
+    said = f"{type(error).__name__}: {first} {more}".rstrip()
     lines.append(textwrap.fill(said, 98, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(line for line in lines if line)
+
+
+def _meaning(error: MachineError) -> str:
+    """What the learner has most likely done."""
+    if isinstance(error, Race) and all(
+        each.split()[0 if each[0] != "@" else 1].startswith("st.")
+        for each in (error.first.text, error.text or "ld")
+    ):
+        return "two threads write the same place, and only one should: is the index right?"
+    if isinstance(error, RegisterHazard) and "wgmma.fence" in error.detail:
+        return "no wgmma_fence lies between the last write of these registers and the product"
+    if isinstance(error, PendingCopyRead) and "cp.async.bulk" in error.detail:
+        return "the wait did not wait: is this the parity of the phase that the copy completes?"
+    return next((text for kind, text in MEANING.items() if isinstance(error, kind)), "")
 
 
 def _place(made: Run, line: int, block, warp: int, lanes: Sequence[int], word: str) -> str:
@@ -237,6 +273,12 @@ def _times(sizes: Sequence[int]) -> str:
 
 def _first_line(error: Exception) -> str:
     """The lines of a message that say something; Numba's have many."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    lines = [line for line in text.splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("Failed in", "During:"))][:4]
+    place = re.search(r'File "[^"]*", line (\d+)', text)
+    if place:
+        kept.append(f"line {place[1]}")
+    if "NRT" in text or "allocate" in text:
+        kept.insert(0, "a kernel makes no arrays: no whole-array arithmetic, one element a thread")
     return f"{type(error).__name__}: " + "\n  ".join(kept or ["(no message)"])

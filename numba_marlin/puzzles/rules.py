@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from numba_marlin.puzzles.launch import Run
@@ -51,27 +52,44 @@ def no_bank_conflicts(run: Run) -> str | None:
     """Every access to shared memory takes as few wavefronts as its bytes need."""
     if run.counts is None:
         return None
-    bad = [each for each in run.counts.instructions if each.tally.shared.conflicts]
-    if not bad:
+    turns: Counter = Counter()
+    ideal: Counter = Counter()
+    for each in run.counts.instructions:
+        if each.tally.shared.conflicts:
+            turns[each.source] += each.tally.shared.wavefronts
+            ideal[each.source] += each.tally.shared.ideal
+    if not turns:
         return None
     lines = [
-        f"  line {_number(each.source)}: {each.tally.shared.wavefronts} wavefronts where"
-        f" {each.tally.shared.ideal} would do: {_text(run, each.source)}"
-        for each in bad
+        f"  line {_number(source)}: {count} turns where {ideal[source]} would do:"
+        f" {_text(run, source)}"
+        for source, count in turns.items()
     ]
     return "\n".join([f"{BUT} lanes of a warp meet in the same bank:", *lines])
 
 
+def at_most_shared(most: int, why: str) -> Rule:
+    """A block has at most so many bytes of shared memory."""
+
+    def rule(run: Run) -> str | None:
+        if run.result is None or run.result.shared_bytes <= most:
+            return None
+        return f"{BUT} with {run.result.shared_bytes} bytes of shared memory, at most {most}: {why}"
+
+    return rule
+
+
 def at_most_sectors(most: int, buffer: str, why: str) -> Rule:
-    """Global memory moves at most so many sectors (32 bytes) for what is read from ``buffer``."""
+    """Global memory moves at most so many sectors (32 bytes) of ``buffer``."""
 
     def rule(run: Run) -> str | None:
         if run.counts is None:
             return None
-        asked = sum(each.reads.sectors for each in run.counts.buffers if each.name == buffer)
+        found = [each for each in run.counts.buffers if each.name == buffer]
+        asked = sum(each.reads.sectors + each.writes.sectors for each in found)
         if asked <= most:
             return None
-        return f"{BUT} {buffer} is read in {asked} sectors of 32 bytes, at most {most}: {why}"
+        return f"{BUT} {buffer} takes {asked} sectors of 32 bytes, at most {most}: {why}"
 
     return rule
 

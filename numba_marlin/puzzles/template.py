@@ -80,7 +80,9 @@ class Puzzle:
         check = (
             f"from numba_marlin import puzzles\n\nprint(puzzles.check({self.checks().KERNEL}))\n"
         )
-        cells = [_cell("markdown", f"# {self.statement}\n")]
+        help = f"numba-marlin puzzles hint {self.number}"
+        text = f"# {self.statement}\n\nThe last cell checks it; `{help}` helps.\n"
+        cells = [_cell("markdown", text)]
         cells += [_cell("code", code), _cell("code", check)]
         python = {"display_name": "Python 3", "language": "python", "name": "python3"}
         notebook = {

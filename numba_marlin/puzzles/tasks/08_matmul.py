@@ -33,8 +33,8 @@ from numba_marlin.puzzles.judge import Case
 
 
 def _case(m, n, k):
-    a = (np.arange(m * k) % 7 - 3).astype(np.float32).reshape(m, k)
-    b = (np.arange(k * n) % 5 - 2).astype(np.float32).reshape(k, n)
+    drawn = np.random.default_rng(m * n * k)
+    a, b = (drawn.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
     return Case({"a": a, "b": b}, (-(-n // 16), -(-m // 16)), (16, 16))
 
 

@@ -44,12 +44,15 @@ from numba_marlin.puzzles.rules import at_most_sectors
 
 
 def _case(m, n, k):
-    a = (np.arange(m * k) % 7 - 3).astype(np.float32).reshape(m, k)
-    b = (np.arange(k * n) % 5 - 2).astype(np.float32).reshape(k, n)
+    drawn = np.random.default_rng(m * n * k)
+    a, b = (drawn.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
     return Case({"a": a, "b": b}, (n // 16, m // 16), (16, 16))
 
 
 KERNEL = "tiled_matmul"
 HINT = "Thread (r, c) copies a[row, first + c] and b[first + r, column] to [r, c] of the tiles."
 CASES = [_case(32, 16, 48)]
-RULES = [at_most_sectors(192, "a", "read each element of the tile once, to shared memory")]
+RULES = [
+    at_most_sectors(192, "a", "read each element of the tile once, to shared memory"),
+    at_most_sectors(192, "b", "read each element of the tile once, to shared memory"),
+]

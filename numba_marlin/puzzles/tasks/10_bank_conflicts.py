@@ -31,9 +31,13 @@ def transpose(x, y):
 
 # ---- how it is checked
 from numba_marlin.puzzles.judge import Case
-from numba_marlin.puzzles.rules import no_bank_conflicts
+from numba_marlin.puzzles.rules import at_most_sectors, no_bank_conflicts
 
 KERNEL = "transpose"
 HINT = "With rows of 33 words, the elements of a column are in 32 different banks."
 CASES = [Case({"x": np.arange(1024, dtype=np.float32).reshape(32, 32)}, block=(32, 32))]
-RULES = [no_bank_conflicts]
+RULES = [
+    at_most_sectors(128, "x", "let a warp's 32 threads read 32 neighbours"),
+    at_most_sectors(128, "y", "let a warp's 32 threads write 32 neighbours"),
+    no_bank_conflicts,
+]

@@ -37,6 +37,7 @@ from numba_marlin.puzzles.rules import uses, without
 
 _WORDS = np.random.default_rng(1).integers(-(2**31), 2**31, 64).astype(np.int32)
 KERNEL = "dequantize"
+SHOW = "halves"
 HINT = "lop3 with the mask 0x000F000F and 0x64006400, then minus 0x64086408."
 CASES = [Case({"w": _WORDS}, grid=(2,))]
 RULES = [

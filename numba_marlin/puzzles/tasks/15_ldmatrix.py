@@ -6,7 +6,8 @@ matrix (lanes 0 to 7 of the first, 8 to 15 of the second ...), 16 bytes a row, a
 the pair of row g, columns 2 t and 2 t + 1 of each.
 
 So for the A fragment of the last puzzle, a0 to a3: which quarter of A [16, 16] is matrix 0, 1, 2
-and 3, and so which row and column must lane `lane` name?
+and 3, and so which row and column must lane `lane` name? Mend `row, column`: the column counts
+halves, so the second 16 bytes of a row begin at column 8.
 """
 
 import numpy as np
@@ -42,6 +43,7 @@ def load_fragment(a, y):
 from numba_marlin.puzzles.judge import Case
 
 KERNEL = "load_fragment"
+SHOW = "halves"
 HINT = "Matrices 0, 1 are rows 0-7 and 8-15 of columns 0-7; 2, 3 the same of columns 8-15."
 CASES = [Case({"a": np.arange(256).reshape(16, 16).astype(np.float16)})]
 RULES = []

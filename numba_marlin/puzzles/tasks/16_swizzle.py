@@ -45,9 +45,10 @@ def swizzled(a, y):
 
 # ---- how it is checked
 from numba_marlin.puzzles.judge import Case
-from numba_marlin.puzzles.rules import no_bank_conflicts
+from numba_marlin.puzzles.rules import at_most_shared, no_bank_conflicts
 
 KERNEL = "swizzled"
+SHOW = "halves"
 HINT = "The reader wants chunk `chunk` of row `row`: it is at place chunk ^ (row % 8)."
 CASES = [Case({"a": np.arange(1024).reshape(16, 64).astype(np.float16)})]
-RULES = [no_bank_conflicts]
+RULES = [no_bank_conflicts, at_most_shared(2048, "permute the chunks of a row, without padding")]

@@ -2,8 +2,8 @@
 
 `cp.async` copies 16 bytes from global to shared memory and does not wait: the thread goes on, no
 register is needed on the way. A thread closes a group of its copies with
-ptx.cp_async_commit_group(), and ptx.cp_async_wait_group(n=0) waits until all but its 0 latest
-groups have arrived. Other threads' copies need a barrier after that.
+ptx.cp_async_commit_group(), and ptx.cp_async_wait_group(n=...) waits until all but the thread's n
+latest groups have arrived; n=0: all. Other threads' copies need a barrier after that.
 
 Here a block of 64 threads brings 512 halves to shared memory, 8 each, and reads them in the
 opposite order. Something is missing.
@@ -37,8 +37,9 @@ def copied(x, y):
 
 # ---- how it is checked
 from numba_marlin.puzzles.judge import Case
+from numba_marlin.puzzles.rules import uses
 
 KERNEL = "copied"
 HINT = "Commit, wait, barrier, in this order: each thread waits for its own copies only."
 CASES = [Case({"x": np.arange(512).astype(np.float16)}, block=(64,))]
-RULES = []
+RULES = [uses("cp.async", "nothing is copied asynchronously: ptx.cp_async_16")]

@@ -57,7 +57,7 @@ def sums(x, y):
 
 # ---- how it is checked
 from numba_marlin.puzzles.judge import Case
-from numba_marlin.puzzles.rules import without_text
+from numba_marlin.puzzles.rules import uses, without_text
 
 KERNEL = "sums"
 HINT = "All but the newest group: n=1. And a second barrier, after the stage has been read."
@@ -65,7 +65,6 @@ CASES = [
     Case({"x": (np.arange(tiles * TILE) % 5).astype(np.float16)}, block=(64,)) for tiles in (4, 1)
 ]
 RULES = [
-    without_text(
-        "cp.async.wait_group 0", "that waits for the next tile too, and nothing overlaps: n=1"
-    )
+    without_text("cp.async.wait_group 0", "that waits for the next tile too, and nothing overlaps"),
+    uses("cp.async", "nothing is copied asynchronously: ptx.cp_async_16"),
 ]

@@ -4,8 +4,8 @@ Hopper's product is started by four warps together and runs beside them: D [64, 
 B [16, 8], both in shared memory, named by descriptors. Two engines are at work that know nothing of
 each other's order, so what was an instruction is a small protocol:
 
-    1. after ordinary stores to shared memory: ptx.fence_proxy_async_shared(), then the barrier;
-       wgmma reads through another path, the asynchronous proxy
+    1. after ordinary stores to shared memory: ptx.fence_proxy_async_shared() and the barrier; wgmma
+       reads through another path, the asynchronous proxy
     2. ptx.wgmma_fence(), before the first product: it will write the accumulators' registers
     3. the product, or several
     4. ptx.wgmma_commit_group()

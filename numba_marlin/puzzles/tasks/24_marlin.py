@@ -9,6 +9,7 @@ w[lane] holds eight codes; Marlin keeps them in the order in which two B fragmen
 so `word` has b0 in bits 0-3 and 16-19, and b1 in bits 4-7 and 20-23; `word >> 8` has those of the
 other columns there. lop3 with 0x64006400 gives 1024 + code; for the upper nibble 1024 + 16 code,
 which a fused multiply-add makes the weight: (1024 + 16 code) / 16 - 72, where -72 is -(64 + 8).
+ptx.fma_rn_f16x2(a, b, c) is a * b + c in both halves.
 
 `dequantize` must return (b0, b1), pairs of fp16 weights code - 8. The sums are in place.
 """
@@ -40,7 +41,7 @@ def dequantize(word):
         ptx.fma_rn_f16x2(high, 0x2C002C00, 0xD480D480),  # times 1 / 16, minus 72
     )
     # >>> start
-    #: # in fp16, 1 / 16 is 0x2C00 and -72 is 0xD480
+    #: # pairs of fp16: 1 / 16 twice is 0x2C002C00, -72 twice is 0xD480D480
     #: return ptx.sub_f16x2(word, 0), ptx.sub_f16x2(word, 0)
     # <<<
 
@@ -67,7 +68,7 @@ from numba_marlin.puzzles.judge import Case
 
 _DRAWN = np.random.default_rng(5)
 KERNEL = "marlin"
-HINT = "low: mask 0x000F000F, minus 0x64086408; high: mask 0x00F000F0, times 0x2C00, plus 0xD480."
+HINT = "0x000F000F, minus 0x64086408; 0x00F000F0, times 0x2C002C00, plus 0xD480D480."
 CASES = [
     Case(
         {
