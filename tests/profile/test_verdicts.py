@@ -89,6 +89,11 @@ def test_what_follows_from_a_lower_bound_is_an_upper_one():
         assert words in shown
     assert "at least" not in section(changed(multiply=61.0), "summary")
     assert "Bottleneck: instruction issue" not in shown
+    mostly_waiting = data()
+    mostly_waiting["parts"]["us"] = {"launch": 50.0, "wait_copies": 50.0}
+    assert not rules.launch_and_tail(mostly_waiting) and not rules.waits(mostly_waiting)
+    mostly_waiting["time"]["fitted"] = True
+    assert rules.launch_and_tail(mostly_waiting) and rules.waits(mostly_waiting)
 
 
 def test_an_error_is_of_the_device_on_which_it_was_measured():

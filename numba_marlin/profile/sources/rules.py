@@ -99,6 +99,8 @@ def few_blocks(data):
 
 
 def launch_and_tail(data):
+    if is_bound(data):  # shares of a lower bound are shares of nothing
+        return None
     idle = waiting(data)
     share = idle.get("launch", 0.0) + idle.get("tail", 0.0)
     if share > 0.15:
@@ -117,7 +119,7 @@ def launch_and_tail(data):
 
 def waits(data):
     idle = {name: value for name, value in waiting(data).items() if name not in ("launch", "tail")}
-    if not idle or max(idle.values()) <= 0.25:
+    if is_bound(data) or not idle or max(idle.values()) <= 0.25:
         return None
     most = max(idle, key=lambda name: idle[name])
     memory, used = data["rates"]["memory_share"] or 0, shares(data)

@@ -60,9 +60,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     )
     zeros = sum(fill.zeros for fill in found)
     notes = (
-        f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
+        f"{count} stages; block {choice.block} filled them {times(len(found) - zeros)} with data"
         + (
-            f" and {zeros} times with zeros (copies issued past the end of its share of k, so that"
+            f" and {times(zeros)} with zeros (copies issued past the end of its share of k, so that"
             " all rounds of the main loop execute the same instructions)."
             if zeros
             else "."
@@ -76,6 +76,10 @@ def section(trace: Trace, choice: Choice) -> Section:
         *((rings(trace, choice),) if trace.about.get("rings") else ()),
     )
     return Section(KEY, TITLE, notes, parts, steps)
+
+
+def times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def rings(trace: Trace, choice: Choice) -> Table:
