@@ -61,7 +61,7 @@ ALLOWED = {
     "wording": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # Numba's CUDA without a GPU: of this package the machine alone
-    "on_cpu": {"emulator"},
+    "on_cpu": {"emulator", "hardware"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
         "compiler",

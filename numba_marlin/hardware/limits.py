@@ -33,6 +33,9 @@ STATIC_SHARED_BYTES = 48 * 1024
 """A kernel with more shared memory than this needs an opt-in before its launch, and all beyond must
 be dynamic."""
 
+CONSTANT_BYTES = 64 * 1024
+"""Constant memory of a device."""
+
 PARAMETER_BYTES = 32764
 """Of all parameters of a kernel together:
 https://docs.nvidia.com/cuda/parallel-thread-execution/#kernel-function-parameters

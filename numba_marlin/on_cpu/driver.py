@@ -12,6 +12,15 @@ import threading
 import time
 from functools import partial
 
+from numba_marlin.hardware.architectures import HOPPER
+from numba_marlin.hardware.limits import (
+    BLOCK_THREADS,
+    CONSTANT_BYTES,
+    GRID_BLOCKS,
+    STATIC_SHARED_BYTES,
+    SYSTEM_SHARED_BYTES,
+    WARP_LANES,
+)
 from numba_marlin.on_cpu.memory import DEVICE, TOTAL_BYTES, NotAnAllocation, OutOfMemory
 from numba_marlin.on_cpu.memory import host_bytes as host
 
@@ -24,33 +33,31 @@ REFUSED = {
     "cuGraph": "graphs",
     "cuArray": "CUDA arrays, which textures read",
 }
-CAPABILITY = (9, 0)
-MULTIPROCESSORS, THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 16, 2048, 32
-SHARED_PER_MULTIPROCESSOR = 233_472
-# What numba-cuda or a program may ask of the device: figures of compute capability 9.0 (CUDA C++
-# Programming Guide, "Technical Specifications per Compute Capability"), and one device that can
+MULTIPROCESSORS = 16
+THREADS_PER_MULTIPROCESSOR = HOPPER.warps_per_sm * WARP_LANES
+# What numba-cuda or a program may ask of the device: figures of Hopper, and one device that can
 # what is done here.
 ATTRIBUTES = {
-    "COMPUTE_CAPABILITY_MAJOR": CAPABILITY[0],
-    "COMPUTE_CAPABILITY_MINOR": CAPABILITY[1],
+    "COMPUTE_CAPABILITY_MAJOR": HOPPER.capability[0],
+    "COMPUTE_CAPABILITY_MINOR": HOPPER.capability[1],
     "MULTIPROCESSOR_COUNT": MULTIPROCESSORS,
     "MAX_THREADS_PER_MULTIPROCESSOR": THREADS_PER_MULTIPROCESSOR,
-    "MAX_BLOCKS_PER_MULTIPROCESSOR": BLOCKS_PER_MULTIPROCESSOR,
-    "MAX_THREADS_PER_BLOCK": 1024,
-    "MAX_BLOCK_DIM_X": 1024,
-    "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": HOPPER.blocks_per_sm,
+    "MAX_THREADS_PER_BLOCK": BLOCK_THREADS,
+    "MAX_BLOCK_DIM_X": BLOCK_THREADS,
+    "MAX_BLOCK_DIM_Y": BLOCK_THREADS,
     "MAX_BLOCK_DIM_Z": 64,
-    "MAX_GRID_DIM_X": (1 << 31) - 1,
-    "MAX_GRID_DIM_Y": 65535,
-    "MAX_GRID_DIM_Z": 65535,
-    "MAX_REGISTERS_PER_BLOCK": 65536,
-    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
-    "MAX_SHARED_MEMORY_PER_BLOCK": 49152,
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232_448,
-    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": SHARED_PER_MULTIPROCESSOR,
-    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
-    "TOTAL_CONSTANT_MEMORY": 65536,
-    "WARP_SIZE": 32,
+    "MAX_GRID_DIM_X": GRID_BLOCKS[0],
+    "MAX_GRID_DIM_Y": GRID_BLOCKS[1],
+    "MAX_GRID_DIM_Z": GRID_BLOCKS[2],
+    "MAX_REGISTERS_PER_BLOCK": HOPPER.registers_per_sm,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": HOPPER.registers_per_sm,
+    "MAX_SHARED_MEMORY_PER_BLOCK": STATIC_SHARED_BYTES,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": HOPPER.shared_bytes_per_block,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": HOPPER.shared_bytes_per_sm,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": SYSTEM_SHARED_BYTES,
+    "TOTAL_CONSTANT_MEMORY": CONSTANT_BYTES,
+    "WARP_SIZE": WARP_LANES,
     "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
     "CAN_MAP_HOST_MEMORY": 1,
     "UNIFIED_ADDRESSING": 1,
@@ -81,7 +88,7 @@ class HostDriver:
 
     def __init__(self, binding, failure: type, refused: type) -> None:
         self.binding, self.failure, self.refused = binding, failure, refused
-        self.capability = CAPABILITY
+        self.capability = HOPPER.capability
         self.memory = DEVICE
         # a driver's function or a launch at a time: what a kernel sees does not move under it
         self.lock = threading.RLock()
@@ -319,14 +326,14 @@ class HostDriver:
         pass
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, kernel, threads, dynamic):
-        shared = kernel.attributes.shared_size_bytes + dynamic + 1024
-        warps = -(-threads // 32)
+        shared = kernel.attributes.shared_size_bytes + dynamic + SYSTEM_SHARED_BYTES
+        warps = -(-threads // WARP_LANES)
         return max(
             0,
             min(
-                BLOCKS_PER_MULTIPROCESSOR,
-                THREADS_PER_MULTIPROCESSOR // (32 * max(warps, 1)),
-                SHARED_PER_MULTIPROCESSOR // shared,
+                HOPPER.blocks_per_sm,
+                HOPPER.warps_per_sm // max(warps, 1),
+                HOPPER.shared_bytes_per_sm // shared,
             ),
         )
 
