@@ -18,6 +18,7 @@ from tests.profile.built import H200, counted, data
 
 def finding(rule, **changes):
     some = data()
+    some["time"]["fitted"] = True  # no lower bound, of whose shares nothing follows
     for name, value in changes.items():
         place, _, key = name.partition("__")
         some[place][key] = value
