@@ -265,8 +265,9 @@ def test_the_method_is_that_of_the_rows(monkeypatch):
 
 
 def _examples():
-    """The Python blocks without a marker of their own (torch's: tests/torch_room)."""
-    return re.findall(r"(?<!-->\n)```python\n(.*?)```", TEXT, re.DOTALL)
+    """The Python blocks without a marker of their own (torch's: tests/torch_room), once each."""
+    found = re.findall(r"(?<!-->\n)```python\n(.*?)```", TEXT, re.DOTALL)
+    return list(dict.fromkeys(found))
 
 
 @pytest.mark.thorough

@@ -85,7 +85,7 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.pages import profile_page
-    from numba_marlin.profile.sources import rules, verdict
+    from numba_marlin.profile.sources import nsight, rules, verdict
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
@@ -93,7 +93,10 @@ def execute(args, report) -> bool:
     target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
-    data |= _counters(args, data)
+    if args.ncu is not None or args.nsys is not None:
+        with pages.shown_from(args.open, args.against):
+            entry = nsight.entry_of(data)
+        data |= _counters(args, entry)
     with pages.shown_from(args.open, args.against):
         page = profile_page.page(data)
         if other is not None:
@@ -127,11 +130,11 @@ def execute(args, report) -> bool:
     return True
 
 
-def _counters(args, data: dict) -> dict:
-    """Return what the reports of NVIDIA's profilers say of the profile's kernel."""
+def _counters(args, entry: str) -> dict:
+    """Return what the reports of NVIDIA's profilers say of the kernel."""
     from numba_marlin.profile.sources import nsight
 
-    entry, found = nsight.entry_of(data), {}
+    found = {}
     if args.ncu is not None:
         found["ncu"] = nsight.read_ncu(args.ncu, entry)
     if args.nsys is not None:
