@@ -2,7 +2,8 @@
 
 CUDA C++ becomes PTX by NVRTC, and PTX is joined as text; only LTO IR goes through nvJitLink, with
 the kernel's own. Machine code is refused. What a program wants of the device's runtime beside
-vprintf, which the machine has, is here: ``GRID`` for grid.sync, ``HEAP`` for malloc.
+vprintf, which the machine has, is here: ``GRID`` for grid.sync, ``HEAP`` for malloc:
+unlike the machine's own, which ends with a run, what it gives outlives the launch, as on a device.
 """
 
 from __future__ import annotations

@@ -116,16 +116,7 @@ class Conflicts:
             if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
                 yield self.shared, lanes, origin + offset, None
             return
-        left = np.ones(address.shape, bool)
-        while left.any():
-            first = int(address[left][0])
-            buffer = self.memory.globals.find(first)
-            if buffer is None:
-                return
-            mine = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
-            if not mine.any():
-                return
-            left &= ~mine
+        for buffer, mine in self.memory.globals.parts(address, nbytes):
             shadow = self.of_buffer(buffer)
             if shadow is not None:
                 part = lanes if mine.all() else lanes.narrow(mine)

@@ -89,21 +89,6 @@ class GlobalProxies:
         first = (address - buffer.address) // self.unit
         return first[:, None] + np.arange(-(-nbytes // self.unit))
 
-    def _by_buffer(self, address: np.ndarray, nbytes: int):
-        """(buffer, which of the addresses are wholly in it); what is in none is left to others."""
-        address = address.reshape(-1)
-        left = np.ones(address.shape, bool)
-        while left.any():
-            first = int(address[left][0])
-            buffer = self.memory.globals.find(first)
-            if buffer is None:
-                return
-            mine = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
-            if not mine.any():
-                return
-            left &= ~mine
-            yield buffer, mine
-
     def _mark(self, lanes: Lanes, address: np.ndarray, nbytes: int, when: int) -> None:
         blocks = self._blocks(lanes)
         flat = address.reshape(-1)
@@ -111,7 +96,7 @@ class GlobalProxies:
             blocks = np.repeat(blocks, address.shape[-1])
         elif len(blocks) != len(flat):  # one lane, many rows
             blocks = np.broadcast_to(blocks[:1], flat.shape)
-        for buffer, mine in self._by_buffer(address, nbytes):
+        for buffer, mine in self.memory.globals.parts(address.reshape(-1), nbytes):
             held = self.written.get(buffer.address)
             if held is None:
                 held = self.written[buffer.address] = Written(buffer, self.unit)
@@ -120,7 +105,7 @@ class GlobalProxies:
 
     def _require_unwritten(self, ins: Instruction, lanes: Lanes, address, nbytes: int) -> None:
         flat = address.reshape(-1)
-        for buffer, mine in self._by_buffer(address, nbytes):
+        for buffer, mine in self.memory.globals.parts(address.reshape(-1), nbytes):
             held = self.written.get(buffer.address)
             if held is None:
                 continue

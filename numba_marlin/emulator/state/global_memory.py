@@ -8,6 +8,7 @@ nearest buffer.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -130,6 +131,20 @@ class GlobalMemory:
         if index >= 0 and address < self._buffers[index].end:
             return self._buffers[index]
         return None
+
+    def parts(self, address: np.ndarray, nbytes: int) -> Iterator[tuple[Buffer, np.ndarray]]:
+        """(buffer, which of the addresses have all their ``nbytes`` in it), up to the first address
+        that is in none."""
+        left = np.ones(address.shape, bool)
+        while left.any():
+            buffer = self.find(int(address[left][0]))
+            if buffer is None:
+                return
+            mine = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
+            if not mine.any():
+                return
+            left &= ~mine
+            yield buffer, mine
 
     def describe(self, address: int) -> str:
         """A sentence part about an address outside of every buffer."""
