@@ -144,10 +144,15 @@ PLAIN = Glue("plain", *FUNCTIONS)
 
 
 @functools.cache
-def compiled_glue() -> Glue:
+def compiled_glue(pdl: bool = False) -> Glue:
+    """pdl: its kernels wait for the launch before themselves and let the next begin early
+    (programmatic dependent launch), as the 4-bit kernels do: a product behind one of them then
+    fills its ring while that one still runs."""
     torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
     torch._dynamo.config.accumulated_recompile_limit = 1024
-    return Glue("compiled", *(torch.compile(each, dynamic=False) for each in FUNCTIONS))
+    options = {"triton.enable_pdl": True} if pdl else None
+    each = (torch.compile(function, dynamic=False, options=options) for function in FUNCTIONS)
+    return Glue("pdl" if pdl else "compiled", *each)
 
 
 def attend(q: Tensor, kept: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ ALONE = {
     "seventy": seventy.seventy,
 }
 BATCHES = (1, 4, 16, 64)
+GLUES = ("plain", "compiled", "pdl")
 
 
 def parsed(arguments=None) -> argparse.Namespace:
@@ -72,7 +73,7 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--batches", type=lambda text: [int(each) for each in text.split(",")])
     listed("--context", type=int, default=256, help="tokens in a sequence's cache")
     listed("--tokens", type=int, default=2048, help="of a prefill")
-    listed("--glue", type=names(("plain", "compiled")), default=["plain", "compiled"])
+    listed("--glue", type=names(GLUES), default=list(GLUES))
     listed("--reduce", type=names(("NCCL", "one-shot")), default=["NCCL", "one-shot"])
     listed("--rounds", type=int, default=15)
     listed("--repeats", type=int, default=3, help="steps in a graph")

@@ -126,7 +126,7 @@ def measure(options, rows, ranks: int = 1) -> None:
     made = {("1 GPU", kind): each for kind, each in block_models(options.seventy, place).items()}
     if ranks > 1:
         made |= divided_models(options, place, ranks)
-    glue = PLAIN if options.glue[-1] == "plain" else compiled_glue()
+    glue = PLAIN if options.glue[-1] == "plain" else compiled_glue(options.glue[-1] == "pdl")
     for batch in options.batches:
         timers = {}
         for name, model in made.items():

@@ -145,7 +145,7 @@ def copies(cache):
 
 def glues(options):
     """The kinds of glue that were asked for and that can be made here."""
-    return [PLAIN if name == "plain" else compiled_glue() for name in options.glue]
+    return [PLAIN if name == "plain" else compiled_glue(name == "pdl") for name in options.glue]
 
 
 # ---- models
