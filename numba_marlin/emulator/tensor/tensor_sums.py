@@ -10,18 +10,19 @@ it is rounded to nearest even instead. An infinite or NaN term decides as in IEE
 canonical. Longer products go through in order of k, ``terms`` at a time.
 
 sm_90 was measured: 16 terms, 2 extra bits, mma.sync and wgmma alike, fp16 and bf16
-(experiments/05_hardware; an H200). The others are as published and were not measured here: Fasi,
+(experiments/05_hardware; an H200). Other chips are as published and were not measured here: Fasi,
 Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; Khattak and
 Mikaitis, "Accurate models of NVIDIA tensor cores", 2025, arXiv:2512.07004.
 
-So is the adder of 8-bit floats (``SMALL_FLOATS``: wgmma on sm_90): 32 products at a time, cut off
+wgmma adds 8-bit floats on sm_90 with fewer bits (``SMALL_FLOATS``): 32 products at a time, cut off
 13 bits below the largest exponent, and a result with 13 bits of fraction in a float32, as Xie,
 Wang, Yang and Yang found, "MMA-Sim: bit-accurate reference model of tensor cores and matrix cores",
 2025, arXiv:2511.10909; the "14 bits" of DeepSeek-AI, "DeepSeek-V3 technical report", 2024,
-arXiv:2412.19437, section 3.5.2, are these and the one before the point. From MMA-Sim, too, and
-not measured: results in fp16 are rounded to nearest even, once an addition; tf32 goes through
-fp16's adder, half as many at a time. ``witness.small_matrices`` asks the hardware about 8-bit
-floats. The error of an addition follows: a term loses less than the unit, u = 2^(e - 13)
+arXiv:2412.19437, section 3.5.2, are these and the one before the point. The H200 agrees bit for
+bit (experiments/05_hardware, questions of ``witness.small_matrices``), also in what else is from
+MMA-Sim: results in fp16 are rounded to nearest even, once an addition, and mma.sync's 8-bit floats
+go through fp16's adder. Not measured: tf32 through fp16's adder, half as many at a time. The error
+of an addition follows: a term loses less than the unit, u = 2^(e - 13)
 for the largest exponent e among them, and the result less than 2^-13 of itself, so
 
     |error| < (terms + 1) u + 2^-13 |result|,   u <= 2^-13 times the largest term
@@ -62,7 +63,7 @@ ADDERS = {
     "sm_90": Adder(16, 2, measured=True),
 }
 SMALL_FLOATS = Adder(32, -10, result_bits=13)
-"""of e4m3 and e5m2 in wgmma: published, not measured"""
+"""of e4m3 and e5m2 in wgmma: published, and measured"""
 MEASURED_ADDER = next(name for name, adder in ADDERS.items() if adder.measured)
 
 

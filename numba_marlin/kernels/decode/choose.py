@@ -35,6 +35,7 @@ from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.problems import WeightProblem
 
 X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
+READ_AHEAD = 0.6  # of a ring, where the next launch has SMs of its own (k = 4096 and 14336)
 
 
 @dataclass(frozen=True)
@@ -198,12 +199,12 @@ def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -
         m, config.batch
     )
     busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
-    # blocks of the next launch run beside those of this one where they take no more than half of
-    # the device, the better the less they read of x
-    overlap = (
-        1.0 if not config.whole or 2 * blocks > device.sms else 0.5 if config.batch == 8 else 0.7
-    )
-    return fixed_us + overlap * busiest / (1000 * rate)
+    if config.whole and 2 * blocks <= device.sms:
+        # blocks of the next launch run beside those of this one: what they read before they must
+        # wait is no more than their ring
+        ring = config.stages * config.columns * config.stage_k * config.bits / 8
+        busiest -= min(READ_AHEAD * ring, busiest / 2)
+    return fixed_us + busiest / (1000 * rate)
 
 
 def was_timed(config: DecodeConfig) -> bool:
