@@ -35,7 +35,9 @@ def binding(
     x: np.ndarray | None = None,
     compiler: str = compiler_room.COMPILERS[0],
 ) -> Binding:
-    """The launch for x [m, k]. x: the array that it reads, for the PTX machine."""
+    """The launch for x [m, k], of as many threads as its rows want. x: the array that it reads, for
+    the PTX machine."""
+    config = config.for_rows(m, k)
     types = {"x": "int32", "codes": "int32", "scales": "float32"}
     buffers = {
         name: Buffer(

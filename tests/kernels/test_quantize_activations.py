@@ -101,8 +101,37 @@ def test_it_is_no_rung_of_a_ladder():
     assert not registry.is_kernel(QUANTIZE.name)
 
 
+@pytest.mark.parametrize("kind", cases((("int8",), ("fp8",)), lambda kind: kind == "int8"))
+def test_rows_of_the_smallest_numbers(kind, run_on):
+    """Subnormal bfloat16, whose inverse scale float32 could not hold; beside rows that are not."""
+    x = np.arange(3 * 64).reshape(3, 64) % 97 - 48.0
+    x *= np.array([2.0**-133, 2.0**-64, 2.0**-60])[:, None]
+    check(x.astype(float_type("bfloat16")), kind, None, run_on)
+
+
+@pytest.mark.parametrize(
+    "m, k, group_size, threads",
+    ((16, 28672, None, 1024), (16, 8192, None, 512), (4096, 8192, None, 256), (64, 8192, 128, 32)),
+)
+def test_as_many_threads_as_rows_want(m, k, group_size, threads):
+    assert RowTypes(group_size=group_size).for_rows(m, k).threads == threads
+
+
+@pytest.mark.thorough
+def test_blocks_of_all_sizes_give_the_same_bytes(run_on):
+    """1024 threads with 16 of them idle, and rows that 256 threads take in turns."""
+    for m, k in ((2, 16 * 1040), (300, 16 * 280)):
+        check(rows(4, m, k, "float16"), "int8", None, run_on)
+
+
 @pytest.mark.parametrize("change", ({"kind": "int4"}, {"dtype": "float32"}))
 def test_types_that_it_has_not_are_refused(change):
     ((name, value),) = change.items()
     with pytest.raises(ValueError, match=f"{name}='{value}' must be"):
         RowTypes(**change)
+
+
+@pytest.mark.parametrize("threads", (0, 48, 1056))
+def test_a_block_of_so_many_threads_is_refused(threads):
+    with pytest.raises(ValueError, match=f"threads={threads} must be a multiple of 32"):
+        RowTypes(threads=threads)

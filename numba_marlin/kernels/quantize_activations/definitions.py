@@ -6,19 +6,21 @@ no product is theirs: the registry does not have them, and of a problem's sizes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numba_marlin.kernels.language.about import About, MachineCost
-from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.language.plain import body_of
 
-THREADS = 256
+UNIT = 16  # numbers that a thread takes at a time
+MOST_THREADS, USUAL_THREADS = 1024, 256
+FEW_BLOCKS = 264  # two an SM of an H200: with no more, what a block takes is what all take
 KINDS = {"int8": "sm_80", "fp8": "sm_89"}  # of codes, and the least target
 
 
 @dataclass(frozen=True)
 class RowTypes:
-    """What is to be chosen: nothing. What the activations and the caller say."""
+    """What the activations and the caller say, and how many threads a block has."""
 
     #: Of the codes: "int8" or "fp8".
     kind: str = "int8"
@@ -26,12 +28,27 @@ class RowTypes:
     dtype: str = "float16"
     #: Numbers along k that share a scale, a multiple of 16; None for all of a row.
     group_size: int | None = None
+    #: Of a block, which has a row or a group of it.
+    threads: int = USUAL_THREADS
 
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} must be one of {', '.join(KINDS)}")
         if self.dtype not in ("float16", "bfloat16"):
             raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
+
+        if self.threads % 32 or not 32 <= self.threads <= MOST_THREADS:
+            raise ValueError(
+                f"threads={self.threads} must be a multiple of 32, at most {MOST_THREADS}"
+            )
+
+    def for_rows(self, m: int, k: int) -> RowTypes:
+        """With as many threads as m rows of k numbers want: all that a block can have where blocks
+        are few, else as many as fill the device; no more than have something to do."""
+        groups = self.groups(k)
+        units = k // groups // UNIT
+        most = MOST_THREADS if m * groups <= FEW_BLOCKS else USUAL_THREADS
+        return replace(self, threads=min(most, 32 * ceil_div(units, 32)))
 
     def groups(self, k: int) -> int:
         return 1 if self.group_size is None else k // self.group_size
@@ -60,9 +77,9 @@ QUANTIZE = KernelDefinition(
     ),
     shapes=shapes,
     make=_make,
-    threads=lambda config: THREADS,
+    threads=lambda config: config.threads,
     shared_bytes=lambda config: 0,
-    static_shared_bytes=lambda config: 4 * THREADS // 32,
+    static_shared_bytes=lambda config: 4 * MOST_THREADS // 32,
     grid=lambda config, m, n, k, sms: (m, config.groups(k), 1),
     about=About(machine_cost=MachineCost(weight=0.5, warp=0.14)),
 )

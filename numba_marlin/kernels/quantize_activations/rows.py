@@ -4,15 +4,17 @@
     codes    int32 [m, k / 4]: four codes to a word, k permuted within 16 (``layout.w4a8``)
     scales   float32 [m, groups]: each of k / groups numbers, a multiple of 16
 
-A thread block of 256 threads has a group of a row (blockIdx.x: row, y: group), and reads it twice,
-the second time out of L1 or L2: for its largest magnitude, and to divide by the scale that follows
-from it. Of each 16 numbers, word t of codes has those of words t and t + 4 of x: k = 2t, 2t + 1, 2t
-+ 8, 2t + 9, which is the order that is wanted, so that nothing is shuffled. Magnitudes are compared
-as integers, the bits of a float without its sign: infinity and NaN are then the largest, and give
-the scale NaN and codes of 0 (``quantizers.activations`` has the rules).
+A thread block has a group of a row (blockIdx.x: row, y: group), and reads it twice, the second time
+out of L1: for its largest magnitude, and to multiply by the inverse of the scale that follows from
+it. A thread takes 16 numbers at a time, two loads of 16 bytes. Of each 16, word t of codes has those
+of words t and t + 4 of x: k = 2t, 2t + 1, 2t + 8, 2t + 9, which is the order that is wanted, so that
+nothing is shuffled. Magnitudes are compared as integers, the bits of a number without its sign, in
+the upper half of a word: infinity and NaN are then the largest, and give the scale NaN and codes of
+0 (``quantizers.activations`` has the rules).
 
-Expected, for nobody has timed it: m k numbers take 3 m k bytes of memory, 25 us at m = 4096, k =
-8192 on an H200; a division is eight instructions, about 14 us of all SMs' issue slots.
+m k numbers take 3 m k bytes of memory: 24 us at m = 4096, k = 8192 on an H200. A form with loads of
+4 bytes and a division for each number took 80, and a row of 28672 numbers 14 (one block of 256
+threads, which ``definitions.RowTypes.for_rows`` widens where rows are few).
 """
 
 import numpy as np
@@ -20,37 +22,41 @@ from numba import cuda
 
 from numba_marlin import ptx
 
-THREADS, WARPS = 256, 8
-SIZE, INFINITY = 0x7FFFFFFF, 0x7F800000  # all bits of a float32 but its sign; those of infinity
+MOST_WARPS = 32
+SIZE = 0x7FFFFFFF  # all bits of a word but the sign of its upper half
+INFINITY_FLOAT16, INFINITY_BFLOAT16 = 0x7C00, 0x7F80
 NAN_BITS = 0x7FC00000
 LARGEST_INT8, LARGEST_FP8 = np.float32(127), np.float32(448)
+LARGEST_FLOAT = np.float32(3.4028234663852886e38)
+SMALL, LIFT = np.float32(2.0**-64), np.float32(2.0**64)
 ROUND = np.float32(12582912)  # 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
+FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: selectors of prmt
 
 
 @cuda.jit(device=True, forceinline=True)
-def numbers_of(x, row, word, brain):
-    """-> the four numbers of a word of codes, as float32. brain: of bfloat16."""
-    first = x[row, word // 4 * 8 + word % 4]
-    second = x[row, word // 4 * 8 + word % 4 + 4]
-    if brain:
-        return (
-            ptx.cvt_f32_bf16_low(first),
-            ptx.cvt_f32_bf16_high(first),
-            ptx.cvt_f32_bf16_low(second),
-            ptx.cvt_f32_bf16_high(second),
-        )
+def sixteen_numbers(x, row, unit):
+    """-> the eight words of the unit-th 16 numbers of a row of x."""
+    first = ptx.ld_global_v4_b32(ptx.cvta_to_global(x, (row, 8 * unit)))
+    second = ptx.ld_global_v4_b32(ptx.cvta_to_global(x, (row, 8 * unit + 4)))
     return (
-        ptx.cvt_f32_f16_low(first),
-        ptx.cvt_f32_f16_high(first),
-        ptx.cvt_f32_f16_low(second),
-        ptx.cvt_f32_f16_high(second),
+        first[0],
+        first[1],
+        first[2],
+        first[3],
+        second[0],
+        second[1],
+        second[2],
+        second[3],
     )
 
 
 @cuda.jit(device=True, forceinline=True)
-def size_of(number):
-    """A magnitude, as the integer that its bits are."""
-    return np.int32(ptx.bits_of_f32(number) & SIZE)
+def larger_of(largest, words):
+    """-> the largest magnitude, in the upper half; what the lower half holds decides nothing."""
+    for i in range(8):
+        low, high = np.int32((words[i] << 16) & SIZE), np.int32(words[i] & SIZE)
+        largest = max(largest, max(low, high))
+    return largest
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -61,27 +67,39 @@ def largest_of_block(largest, shared):
     if cuda.threadIdx.x % 32 == 0:
         shared[cuda.threadIdx.x // 32] = largest
     cuda.syncthreads()
-    for warp in range(WARPS):
+    for warp in range(cuda.blockDim.x // 32):
         largest = max(largest, shared[warp])
     return largest
 
 
 @cuda.jit(device=True, forceinline=True)
-def byte_of(quotient):
-    """The nearest integer from -127 to 127, ties to even: a byte in two's complement."""
-    near = ptx.min_f32(ptx.max_f32(quotient, -LARGEST_INT8), LARGEST_INT8)
-    return ptx.bits_of_f32(near + ROUND) & 255
+def pair_of(word, brain):
+    """-> the two numbers of a word of x, as float32. brain: of bfloat16."""
+    if brain:
+        return ptx.cvt_f32_bf16_low(word), ptx.cvt_f32_bf16_high(word)
+    return ptx.cvt_f32_f16_low(word), ptx.cvt_f32_f16_high(word)
 
 
 @cuda.jit(device=True, forceinline=True)
-def int8_of(a, b, c, d):
-    return byte_of(a) | byte_of(b) << 8 | byte_of(c) << 16 | byte_of(d) << 24
+def integers_of(a, b, inverse):
+    """-> the integers nearest to two numbers over the scale, in the lowest bytes of a half each."""
+    low, high = ptx.fma_rn_f32(a, inverse, ROUND), ptx.fma_rn_f32(b, inverse, ROUND)
+    return ptx.prmt_b32(ptx.bits_of_f32(low), ptx.bits_of_f32(high), FIRST_BYTES)
 
 
 @cuda.jit(device=True, forceinline=True)
-def e4m3_of(a, b, c, d):
-    low, high = ptx.cvt_rn_satfinite_e4m3x2_f32(a, b), ptx.cvt_rn_satfinite_e4m3x2_f32(c, d)
-    return np.int32(low) | np.int32(high) << 16
+def codes_of(first, second, lift, inverse, brain, fp8):
+    """-> four codes: of two words of x. lift: of numbers that are bfloat16."""
+    a, b = pair_of(first, brain)
+    c, d = pair_of(second, brain)
+    if brain:
+        a, b, c, d = a * lift, b * lift, c * lift, d * lift
+    if fp8:
+        low = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse))
+        high = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse))
+    else:
+        low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
+    return ptx.prmt_b32(low, high, LOWER_HALVES)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -89,43 +107,51 @@ def quantize(x, codes, scales, shared, brain, fp8):
     """shared: of ``largest_of_block`` (declared in the kernels: in a device function
     numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
-    words = codes.shape[1] // scales.shape[1]
-    first, end = group * words, (group + 1) * words
+    units = codes.shape[1] // scales.shape[1] // 4  # of 16 numbers, in a group
+    first, end = group * units, (group + 1) * units
     largest = np.int32(0)
-    for word in range(first + thread, end, THREADS):
-        a, b, c, d = numbers_of(x, row, word, brain)
-        largest = max(largest, max(max(size_of(a), size_of(b)), max(size_of(c), size_of(d))))
-    largest = largest_of_block(largest, shared)
-    finite = largest < INFINITY
-    scale = ptx.f32_of_bits(largest) / (LARGEST_FP8 if fp8 else LARGEST_INT8)
+    for unit in range(first + thread, end, cuda.blockDim.x):
+        largest = larger_of(largest, sixteen_numbers(x, row, unit))
+    size = largest_of_block(largest, shared) >> 16
+    finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
+    amax, _ = pair_of(size, brain)
+    bound = LARGEST_FP8 if fp8 else LARGEST_INT8
     if thread == 0:
-        scales[row, group] = scale if finite else ptx.f32_of_bits(NAN_BITS)
-    for word in range(first + thread, end, THREADS):
-        made = np.int32(0)
-        if finite and largest != 0:
-            a, b, c, d = numbers_of(x, row, word, brain)
-            if fp8:
-                made = np.int32(e4m3_of(a / scale, b / scale, c / scale, d / scale))
-            else:
-                made = np.int32(int8_of(a / scale, b / scale, c / scale, d / scale))
-        codes[row, word] = made
+        scales[row, group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
+    lift = LIFT if amax < SMALL else np.float32(1)  # else L / amax might be infinite
+    inverse = ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
+    for unit in range(first + thread, end, cuda.blockDim.x):
+        there = ptx.cvta_to_global(codes, (row, 4 * unit))
+        if finite:
+            w = sixteen_numbers(x, row, unit)
+            ptx.st_global_v4_b32(
+                there,
+                (
+                    codes_of(w[0], w[4], lift, inverse, brain, fp8),
+                    codes_of(w[1], w[5], lift, inverse, brain, fp8),
+                    codes_of(w[2], w[6], lift, inverse, brain, fp8),
+                    codes_of(w[3], w[7], lift, inverse, brain, fp8),
+                ),
+            )
+        else:
+            ptx.st_global_v4_b32(there, (0, 0, 0, 0))
 
 
 @cuda.jit
 def float16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), False, False)
+    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), False, False)
 
 
 @cuda.jit
 def float16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), False, True)
+    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), False, True)
 
 
 @cuda.jit
 def bfloat16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), True, False)
+    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), True, False)
 
 
 @cuda.jit
 def bfloat16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(WARPS, np.int32), True, True)
+    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), True, True)
