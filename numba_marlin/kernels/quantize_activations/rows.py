@@ -6,11 +6,11 @@
 
 A thread block has a group of a row (blockIdx.x: row, y: group), and reads it twice, the second time
 out of L1: for its largest magnitude, and to multiply by the inverse of the scale that follows from
-it. A thread takes 16 numbers at a time, two loads of 16 bytes. Of each 16, word t of codes has those
-of words t and t + 4 of x: k = 2t, 2t + 1, 2t + 8, 2t + 9, which is the order that is wanted, so that
-nothing is shuffled. Magnitudes are compared as integers, the bits of a number without its sign, in
-the upper half of a word: infinity and NaN are then the largest, and give the scale NaN and codes of
-0 (``quantizers.activations`` has the rules).
+it. A thread takes 16 numbers at a time, two loads of 16 bytes. Of each 16, word t of codes has
+those of words t and t + 4 of x: k = 2t, 2t + 1, 2t + 8, 2t + 9, which is the order that is wanted,
+so that nothing is shuffled. Magnitudes are compared as integers, the bits of a number without its
+sign, in the upper half of a word: infinity and NaN are then the largest, and give the scale NaN and
+codes of 0 (``quantizers.activations`` has the rules).
 
 m k numbers take 3 m k bytes of memory: 24 us at m = 4096, k = 8192 on an H200. A form with loads of
 4 bytes and a division for each number took 80, and a row of 28672 numbers 14 (one block of 256
