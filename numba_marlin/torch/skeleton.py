@@ -20,6 +20,7 @@ import numba_marlin as nm
 from numba_marlin.checkpoints import Checkpoint, CheckpointError
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
 from numba_marlin.formats.changes import widen
+from numba_marlin.formats.stored import StoredWeight
 from numba_marlin.formats.types import SUPPORTED_BITS
 
 
@@ -27,8 +28,8 @@ class Awaited(nn.Module):
     """Stands in the model for a linear layer whose weight is not there yet. Has its bias, which
     transformers loads, and a byte, which transformers puts on the device of the layer.
 
-    read: makes the packed weight. nbytes: about its size. tensors: their names in the files, which
-    transformers must leave alone.
+    read: makes the packed weight, of the device where it shall be. nbytes: about its size. tensors:
+    their names in the files, which transformers must leave alone.
     """
 
     def __init__(self, linear: nn.Linear, read: Callable, nbytes: int, tensors: list[str]):
@@ -119,20 +120,27 @@ def put_in(model, awaited: Mapping[str, Awaited], checkpoint: Checkpoint) -> Non
     model._keys_to_ignore_on_load_unexpected = {*before, f"^({'|'.join(keys)})$"}
 
 
-def _read(checkpoint: Checkpoint, layer: str, dtype: torch.dtype) -> PackedWeight | PackedBlocks:
-    weight = checkpoint[layer]
+def _read(
+    checkpoint: Checkpoint, layer: str, dtype: torch.dtype, device: torch.device
+) -> PackedWeight | PackedBlocks:
+    """For a GPU the words of the file go there as they are, and a kernel packs them."""
+    has_kernel = checkpoint.layers[layer].geometry.bits in SUPPORTED_BITS
+    on_gpu = device.type == "cuda" and has_kernel
+    weight = checkpoint.stored(layer) if on_gpu else checkpoint[layer]
     if isinstance(weight, QuantizedWeight) and weight.bits not in SUPPORTED_BITS:
         weight = widen(weight, min(SUPPORTED_BITS))
-    return weight if isinstance(weight, PackedWeight) else packed(weight, dtype)
+    return weight if isinstance(weight, PackedWeight) else packed(weight, dtype, device)
 
 
 def packed(
-    weight: QuantizedWeight | BlockWeight, dtype: torch.dtype
+    weight: QuantizedWeight | BlockWeight | StoredWeight, dtype: torch.dtype, device: torch.device
 ) -> PackedWeight | PackedBlocks:
-    """``nm.pack`` for activations of a type of torch."""
+    """``nm.pack`` for activations of a type of torch, on a GPU if that is where it shall be."""
+    place = device if device.type == "cuda" else None
     if isinstance(weight, BlockWeight):
-        return nm.pack(weight, dtype="bfloat16" if dtype == torch.bfloat16 else "float16")
-    return nm.pack(weight)
+        name = "bfloat16" if dtype == torch.bfloat16 else "float16"
+        return nm.pack(weight, dtype=name, place=place)
+    return nm.pack(weight, place=place)
 
 
 def _check_shape(name: str, k: int, n: int) -> None:

@@ -23,7 +23,9 @@ beside the model there is one layer in memory. Errors are raised before the call
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -65,6 +67,7 @@ _USUAL = {
     "nvfp4": "nvfp4-pack-quantized",
     "mxfp4": "mxfp4-pack-quantized",
 }
+AT_ONCE = 8  # layers that are read from files while a GPU packs others (experiments/21_model)
 _CODES = {"F8_E4M3": torch.float8_e4m3fn}  # types of ``StoredFormat.codes_of``
 
 
@@ -245,7 +248,7 @@ class Quantizer(HfQuantizer):
         file = self.quantization_config.hessians
         return None if file is None else nm.load_hessians(file)
 
-    def _quantized(self, name: str, read: Callable, dtype: torch.dtype):
+    def _quantized(self, name: str, read: Callable, dtype: torch.dtype, device: torch.device):
         config, hessians = self.quantization_config, self._hessians()
         more = {} if hessians is None else {"calibration": hessians[name]}
         w = np.ascontiguousarray(read().T)
@@ -254,7 +257,7 @@ class Quantizer(HfQuantizer):
             # A global scale that divides in the format to save is the rounded inverse of one that
             # multiplies: the model computes with the numbers that are saved.
             weight, _ = self._form_to_save().prepare(weight)
-        return packed(weight, dtype)
+        return packed(weight, dtype, device)
 
     def _process_model_after_weight_loading(self, model, **kwargs):
         waiting = {
@@ -271,14 +274,14 @@ class Quantizer(HfQuantizer):
                 f"{type(model).__name__} has no torch.nn.Linear beyond"
                 f" skip={self.quantization_config.skip}: there is nothing to quantise"
             )
-        for name, (read, device) in logging.tqdm(waiting.items(), desc="Packing layers"):
+        on_gpu = all(device.type == "cuda" for _, device in waiting.values())
+        calls = [
+            partial(_layer, name, read, model.get_submodule(name).bias, device)
+            for name, (read, device) in waiting.items()
+        ]
+        layers = in_turn(calls, AT_ONCE if on_gpu and self.read_from else 1)
+        for name, made in zip(logging.tqdm(waiting, desc="Packing layers"), layers):
             before = model.get_submodule(name)
-            try:
-                made = Linear.from_packed(read(), before.bias).to(device)
-            except CheckpointError:  # names the layer
-                raise
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"layer {name!r}: {error}") from error
             model.set_submodule(name, _with_hook(made.train(before.training), before))
         return model
 
@@ -327,6 +330,33 @@ class Quantizer(HfQuantizer):
             )
         numbers = config.options.get("format") or "integer"
         return find_stored(next(iter(self.read_from), _USUAL.get(numbers)))
+
+
+def _layer(name: str, read: Callable, bias: nn.Parameter | None, device: torch.device) -> Linear:
+    """A layer over the weight that ``read`` makes. Its errors name it."""
+    try:
+        return Linear.from_packed(read(device), bias).to(device)
+    except CheckpointError:  # names the layer
+        raise
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"layer {name!r}: {error}") from error
+
+
+def in_turn(calls: Iterable[Callable], at_once: int) -> Iterator:
+    """What the calls return, in their order; of those that are not yet asked for, at most
+    ``at_once`` run or wait, each in a thread of its own (1: none before it is asked for)."""
+    if at_once == 1:
+        for call in calls:
+            yield call()
+        return
+    with ThreadPoolExecutor(at_once) as pool:
+        ahead: deque[Future] = deque()
+        for call in calls:
+            ahead.append(pool.submit(call))
+            if len(ahead) == at_once:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _numbers(model: nn.Module, name: str) -> np.ndarray:

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -261,6 +262,48 @@ def test_one_layer_is_in_memory_beside_the_model(tmp_path, monkeypatch):
     assert len(read) == 14
     nmt.from_pretrained(tmp_path / "f", nmt.Config(**GROUP))
     assert len(read) == 28
+
+
+@pytest.mark.parametrize("at_once", (1, 3))
+def test_calls_in_turn_are_not_further_ahead_than_asked(at_once):
+    begun, taken = [], []
+
+    def call(number):
+        begun.append(number)
+        return number
+
+    for number in room.in_turn([partial(call, each) for each in range(7)], at_once):
+        taken.append(number)
+        assert len(begun) <= len(taken) + at_once - 1
+    assert taken == list(range(7)) == sorted(begun)
+
+
+def test_a_call_in_turn_that_fails_ends_them():
+    def call(number):
+        if number == 2:
+            raise ValueError("layer 2")
+        return number
+
+    found = room.in_turn([partial(call, each) for each in range(9)], 3)
+    assert [next(found), next(found)] == [0, 1]
+    with pytest.raises(ValueError, match="layer 2"):
+        next(found)
+
+
+@pytest.mark.parametrize("options", (GROUP, GROUP | {"symmetric": False}, NVFP4))
+def test_layers_packed_on_a_gpu_are_those_packed_here(options, tmp_path, run_on):
+    if run_on != "cuda":
+        pytest.skip("needs a GPU: run it with --run-on cuda")
+    model = llama()
+    name = "modelopt-nvfp4" if options is NVFP4 else "gptq"
+    path = stored(tmp_path / "m", model, quantised(model, **options), name)
+    here, there = nmt.from_pretrained(path), nmt.from_pretrained(path, device_map="cuda")
+    layers = dict(there.named_modules())
+    for layer, each in here.named_modules():
+        if isinstance(each, nmt.Linear):
+            assert layers[layer].weight.place == "cuda:0"
+            for key, tensor in each.state_dict().items():
+                assert torch.equal(tensor, layers[layer].state_dict()[key].cpu()), (layer, key)
 
 
 @pytest.mark.filterwarnings("ignore")
