@@ -33,8 +33,10 @@ OTHERS = ("format", "state", "threads", "packed_on", "layer")
 
 
 def newest(rows) -> dict:
-    """{cell: its last row}"""
-    return {tuple(row.get(name) for name in (*CELL, *OTHERS)): row for row in rows}
+    """{cell: its last row}. The first rows of loading do not say that they were packed on the
+    host."""
+    usual = {"packed_on": "host"}
+    return {tuple((usual | row).get(name) for name in (*CELL, *OTHERS)): row for row in rows}
 
 
 def ms(us: float | None) -> str:
