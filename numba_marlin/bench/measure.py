@@ -38,7 +38,11 @@ SETTLE_SECONDS = 1.0
 
 
 class WrongResult(RuntimeError):
-    """A contender's result is wrong."""
+    """A contender's result is wrong; ``name`` is the contender's."""
+
+    def __init__(self, message: str, name: str = ""):
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -289,7 +293,8 @@ def checked_copies(entrant: contenders.Contender, batch: operands.Batch) -> floa
             raise WrongResult(
                 f"peer {entrant.name!r}, copy {index} of the weight, at m={batch.x.shape[0]}:"
                 f" relative error {errors[-1]:.3g} of its product (NaN: not all written); out must"
-                " be x @ ((codes - zeros) * scales)"
+                " be x @ ((codes - zeros) * scales)",
+                entrant.name,
             )
     return max(errors)
 
@@ -304,7 +309,8 @@ def check_replayed(entrant: contenders.Contender, timer, batch: operands.Batch) 
         raise WrongResult(
             f"peer {entrant.name!r} at m={batch.x.shape[0]}: relative error {error:.3g} when its"
             " CUDA graph is replayed (NaN: not written): launch(x, out) must enqueue all of its"
-            " work on torch.cuda.current_stream(), at every call"
+            " work on torch.cuda.current_stream(), at every call",
+            entrant.name,
         )
 
 
@@ -315,12 +321,14 @@ def checked(entrant: contenders.Contender, batch: operands.Batch) -> float | Non
     if batch.is_wrong(error):
         raise WrongResult(
             f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]}:"
-            f" relative error {error:.3g} of its product (NaN: not all written)"
+            f" relative error {error:.3g} of its product (NaN: not all written)",
+            entrant.name,
         )
     if entrant.locks is not None and bool(entrant.locks.any()):
         raise WrongResult(
             f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]} left"
-            " locks set: the next launch would hang"
+            " locks set: the next launch would hang",
+            entrant.name,
         )
     return error
 

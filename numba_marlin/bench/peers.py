@@ -82,8 +82,8 @@ class PlainWeight:
 
 @dataclass(frozen=True)
 class Peer:
-    """name: the function's, which is the "kernel" of its rows; text: what ``find`` resolved;
-    version: the ``__version__`` beside the function, or None."""
+    """name: the function's, which is the "kernel" of its rows; text: what ``find`` resolved,
+    without the folders of a file; version: the ``__version__`` beside the function, or None."""
 
     name: str
     text: str
@@ -111,7 +111,9 @@ def find(text: str) -> Peer:
             f"peer {text!r}: {place} defines no function {name!r}{did_you_mean(name, there)}"
         )
     version = getattr(module, "__version__", None)
-    return Peer(name, text, function, None if version is None else str(version))
+    return Peer(
+        name, f"{Path(place).name}:{name}", function, None if version is None else str(version)
+    )
 
 
 def find_all(texts: Iterable[str]) -> tuple[Peer, ...]:

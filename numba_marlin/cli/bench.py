@@ -30,8 +30,8 @@ def add_arguments(parser) -> None:
         "--shapes",
         metavar="NAMES",
         help=(
-            "models, sets (table, ideal, ragged) or KxN, comma separated (default"
-            f" {DEFAULT_SHAPES}); 'list' lists them"
+            "models, sets (table, ideal, ragged) or KxN, comma separated; MODEL/tpN: a GPU's part"
+            f" in tensor parallelism (default {DEFAULT_SHAPES}); 'list' lists them"
         ),
     )
     parser.add_argument(

@@ -138,7 +138,11 @@ def test_a_peer_is_found_in_a_file_and_in_a_module(tmp_path, monkeypatch):
     spell = in_file(tmp_path, GOOD)
     found = peers.find(spell("right"))
     assert (found.name, found.version) == ("right", "1.5")
-    assert found.fields == {"compiler": None, "peer": spell("right"), "peer_version": "1.5"}
+    assert found.fields == {
+        "compiler": None,
+        "peer": "peer_file.py:right",
+        "peer_version": "1.5",
+    }
     monkeypatch.syspath_prepend(tmp_path)
     try:
         assert peers.find("peer_file:right").name == "right"

@@ -342,7 +342,7 @@ def test_block_scaled_weights_are_counted_too(capsys):
         (["--n", 64, "--k", 64, "--shapes", "ideal"], "not both"),
         (["--n", 64, "--k", "x"], "--k x: 'x' is not an integer"),
         (["--m", "0"], "--m 0: 0 must be at least 1"),
-        (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN or one of"),
+        (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN, MODEL/tpN or one of"),
         (["--autotune", "--kernel", "all"], "--kernel all has no effect"),
         (["--save", "r.json"], "--save r.json must end in .jsonl"),
         (["--plot", "r.txt"], "--plot r.txt must end in .png"),
