@@ -38,7 +38,8 @@ KINDS_OF_THE_ORIGINAL = {
 class Contender:
     """``copies``: number of copies of the weights; ``locks``: a tensor that is zero between
     launches, or None; ``options``: launch options ("cluster", "dependent"); ``fields``: the fields
-    of its rows that say what it is, if it is no candidate."""
+    of its rows that say what it is, if it is no candidate; ``returned``: the tensor that the
+    latest launch made in place of writing ``output``, if it did."""
 
     name: str
     launch: Callable[[int], None]
@@ -49,6 +50,12 @@ class Contender:
     locks: Any = None
     options: dict = field(default_factory=dict)
     fields: dict = field(default_factory=dict)
+    returned: list = field(default_factory=list)
+
+    @property
+    def result(self):
+        """The tensor that the latest launch wrote."""
+        return self.returned[0] if self.returned else self.output
 
 
 def candidate_of(

@@ -280,7 +280,7 @@ def relative_error(
     event = torch_on_gpu().cuda.Event()
     event.record()
     wait(event)
-    return batch.error(entrant.output)
+    return batch.error(entrant.result)
 
 
 def checked_copies(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
@@ -302,9 +302,9 @@ def checked_copies(entrant: contenders.Contender, batch: operands.Batch) -> floa
 def check_replayed(entrant: contenders.Contender, timer, batch: operands.Batch) -> None:
     """WrongResult unless the timer's graph computes the product: a launch on a stream of its own
     is not captured, and would take no time."""
-    entrant.output.fill_(float("nan"))
+    entrant.result.fill_(float("nan"))
     timer.replay()
-    error = batch.error(entrant.output)
+    error = batch.error(entrant.result)
     if batch.is_wrong(error):
         raise WrongResult(
             f"peer {entrant.name!r} at m={batch.x.shape[0]}: relative error {error:.3g} when its"

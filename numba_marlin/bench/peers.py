@@ -7,9 +7,10 @@ outside: a peer is a function that the user's file or an installed module define
         the next: prepare the weight once (``functools.lru_cache(maxsize=1)``) and clone it.
     launch(x, out)
         enqueues out = x @ w (+ bias) on torch's current stream, and nothing else: it is captured
-        in a CUDA graph. x [m, k] and out [m, n] are row-major tensors of ``weight.dtype``. m
-        differs from call to call; the first calls with an m come before any capture, so that a
-        peer may compile or tune itself then.
+        in a CUDA graph. x [m, k] and out [m, n] are row-major tensors of ``weight.dtype``. A peer
+        that makes its own result returns that instead, of the same shape and type. m differs from
+        call to call; the first calls with an m come before any capture, so that a peer may compile
+        or tune itself then.
 
 ``find(text)`` resolves "FILE.py:FUNCTION" or "MODULE:FUNCTION"; ``prepared(peer, weights)`` calls
 it, ``contender(...)`` makes what ``measure`` checks and times. ``PeerFailed`` says what to do. A
@@ -35,6 +36,7 @@ from numba_marlin.problems import OPERANDS, Problem
 from numba_marlin.wording import did_you_mean
 
 FORM = "FILE.py:FUNCTION or MODULE:FUNCTION"
+_LIKE = ("shape", "dtype", "device")  # of a result that a peer returns
 TAKEN = ("cublas", "marlin_cuda", *registry.names())  # names of other contenders' rows
 
 
@@ -201,19 +203,33 @@ def prepared(peer: Peer, weights: Weights) -> list[Callable]:
 
 
 def contender(peer: Peer, launches: list[Callable], weights: Weights, batch: Batch) -> Contender:
-    output = empty_output(weights, batch)
+    """Its launch raises PeerFailed if the peer raises an error, or returns what is no [m, n]."""
+    output, returned = empty_output(weights, batch), []
+    where = f"at m={output.shape[0]}, n={output.shape[1]}, k={batch.x.shape[1]}"
 
     def enqueue(index: int) -> None:
-        launch, x = launches[index % len(launches)], batch.x
         try:
-            launch(x, output)
+            made = launches[index % len(launches)](batch.x, output)
         except torch_on_gpu().cuda.OutOfMemoryError:
             raise
         except Exception as error:
             raise PeerFailed(
-                peer.name,
-                f"raises {_said(error)} at m={x.shape[0]}, n={output.shape[1]}, k={x.shape[1]}:"
-                " mend it, or leave out --peer",
+                peer.name, f"raises {_said(error)} {where}: mend it, or leave out --peer"
             ) from error
+        if made is None or made is output:
+            return
+        is_like = [getattr(made, name, None) == getattr(output, name) for name in _LIKE]
+        if not all(is_like):
+            said = (
+                f"{getattr(made, 'dtype', type(made).__name__)} {list(getattr(made, 'shape', ''))}"
+            )
+            raise PeerFailed(
+                peer.name,
+                f"returns {said} {where}: return None, or the result as {output.dtype}"
+                f" {list(output.shape)}",
+            )
+        returned[:] = [made]
 
-    return Contender(peer.name, enqueue, output, len(launches), fields=peer.fields)
+    return Contender(
+        peer.name, enqueue, output, len(launches), fields=peer.fields, returned=returned
+    )

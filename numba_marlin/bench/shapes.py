@@ -4,8 +4,9 @@ v are one matrix, gate and up another. Pure.
 ``resolve("llama-3-8b,ideal,8192x28672")`` -> tuple of ``Layer``: names of models, of sets ("table":
 the shapes that the project's goals are stated for; "ideal"; "ragged": k and n that no tile divides)
 or k x n. "llama-3-70b/tp8" is what each of 8 GPUs has in tensor parallelism: 1/8 of the columns of
-qkv and gate_up, of the rows of o and down. The same k and n under two names are one layer. An unknown name is a ValueError that lists
-all. Model sizes are those of the published configurations (config.json of each model).
+qkv and gate_up, of the rows of o and down. The same k and n under two names are one layer. An
+unknown name is a ValueError that lists all. Model sizes are those of the published configurations
+(config.json of each model).
 """
 
 from __future__ import annotations

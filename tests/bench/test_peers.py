@@ -239,6 +239,15 @@ def test_a_peer_is_timed_in_the_rounds_of_the_cell(bench):
     assert len(cell(made, without=("right",))) == 1
 
 
+def test_a_peer_may_return_its_result(bench):
+    text = f"{GOOD}def own(weight):\n    at = right(weight)\n"
+    made = bench(f"{text}    return lambda x, out: at(x, like := out * 0) or like\n", "own")
+    assert cell(made)[1]["relative_error"] < 2e-3
+    wrong = bench(f"{text}    return lambda x, out: at(x, out) or out * 0\n", "own")
+    with pytest.raises(measure.WrongResult, match="copy 0 .* relative error 1"):
+        cell(wrong)
+
+
 def test_a_peer_prepares_each_copy_once_whatever_m_is(bench, tmp_path):
     text = (
         GOOD + "calls = []\ndef counted(weight):\n    calls.append(1)\n    return right(weight)\n"
@@ -250,9 +259,12 @@ def test_a_peer_prepares_each_copy_once_whatever_m_is(bench, tmp_path):
 
 
 WRONG = {
-    "unwritten": ("return lambda x, out: out[:-1].zero_()", "copy 0 .* relative error nan"),
+    "unwritten": (
+        "return lambda x, out: (out[:-1].zero_(), None)[1]",
+        "copy 0 .* relative error nan",
+    ),
     "shifted": (
-        "return lambda x, out, at=right(weight): (at(x, out), out.copy_(out.roll(1, 1)))",
+        "return lambda x, out, at=right(weight): (at(x, out), out.copy_(out.roll(1, 1)))[1]",
         "copy 0 of the weight, at m=3: relative error 1",
     ),
     "second": (
@@ -282,6 +294,11 @@ def test_a_peer_that_is_not_in_its_graph_is_not_timed(bench, monkeypatch):
 
 FAILS = {
     "raises": ("raise TypeError('bf16 only')", "raises TypeError: bf16 only at k=256, n=72: mend"),
+    "transposed": (
+        "return lambda x, out: x @ weight.dense[:, :8]",
+        r"returns torch.float16 \[3, 8\] at m=3, n=72, k=256: return None, or .* \[3, 72\]",
+    ),
+    "number": ("return lambda x, out: 5", r"returns int \[\] at m=3"),
     "nothing": ("return None", "returns NoneType at k=256, n=72: return launch"),
     "same": ("return print", "returns the same launch twice .* clone the weight"),
     "late": ("return lambda x, out: {}['m']", "raises KeyError: 'm' at m=3, n=72, k=256: mend"),

@@ -83,7 +83,7 @@ def test_the_choice_comes_first_and_nothing_hopeless_is_timed(run, m):
     found = run.candidates_of(problem, H200, 4)
     assert found[0] == run.rank(problem, H200)[0] and 1 < len(found) <= 4
     assert run.candidates_of(problem, H200, 1) == found[:1]
-    times = [each.figures["predicted_us"] for each in found]
+    times = [each.figures["predicted_us"] for each in run.candidates_of(problem, H200, 99)]
     assert times == sorted(times) and times[-1] <= run.FAR * times[0]
 
 

@@ -27,4 +27,4 @@ def gemlite(weight):
         weight.group_size,
         weight.bias,
     )
-    return lambda x, out: out.copy_(linear(x))
+    return lambda x, out: linear(x)
