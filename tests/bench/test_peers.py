@@ -4,6 +4,7 @@ the host, timers are invented."""
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, rank
 from numba_marlin.quantizers.dequantize import dequantize
 
+ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
 __version__ = "1.5"
 
@@ -344,3 +346,13 @@ def test_only_as_many_weights_are_kept_as_asked_for(bench, torch, monkeypatch):
     for n in (64, 128, 192):
         made.weights(Problem(4, n, 256))
     assert [each.n for each in made._held] == [128, 192]
+
+
+def test_the_example_of_the_page_is_a_peer(bench):
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    example = text.split("<!-- example:peer -->\n```python\n")[1].split("```")[0]
+    made = bench(example, "unpacked")
+    assert cell(made)[1]["relative_error"] < 2e-3
+    weight = replace(peers.plain(made.weights(Problem(1, 72, 256))), bits=8)
+    with pytest.raises(ValueError, match="made for symmetric INT4"):
+        made.peers[0].function(weight)

@@ -27,6 +27,7 @@ def layer_of(weight):
         shape_k=weight.k,
         weight_config={"dtype": f"uint{weight.bits}", "group_size": groups},
         torch_dtype=weight.dtype,
+        pad_n_to_multiple=64,
     ).cuda()
     codes = weight.codes.T.contiguous().int()
     scales = weight.scales.T.contiguous().to(weight.dtype)
