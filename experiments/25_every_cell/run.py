@@ -37,6 +37,7 @@ RESULTS = HERE / "results.jsonl"
 GROUP_SIZE = 128
 TOP = 5
 FAR = 1.5
+PATIENCE = 3  # cells in which a peer may fail before it is given up, if it runs in none
 SPARE_SECONDS = 5.0  # before the limit, if no cell took longer
 
 
@@ -114,13 +115,13 @@ def _apart(other, choice):
     return {name: each for name, each in other["config"].items() if same.get(name, ...) != each}
 
 
-def measured(bench, problem, candidates, label):
-    """A cell's row. Peers that fail are left out; if a candidate does not fit the device, the
-    choice stays alone."""
+def measured(bench, problem, candidates, label, hopeless):
+    """A cell's row. Peers that fail are left out, and so are the ``hopeless``, {peer: why}; if a
+    candidate does not fit the device, the choice stays alone."""
     from numba_marlin.bench.measure import WrongResult
     from numba_marlin.bench.peers import PeerFailed
 
-    failed = {}
+    failed = dict(hopeless)
     while True:
         try:
             found = bench.cell(problem, candidates, candidates[0], label, without=tuple(failed))
@@ -134,6 +135,19 @@ def measured(bench, problem, candidates, label):
             candidates = candidates[:1]
         else:
             return row_of(found, candidates, failed)
+
+
+def hopeless_peers(measured_rows):
+    """{peer: why it failed first} of those that failed in PATIENCE cells and ran in none."""
+    tried = {}
+    for row in measured_rows:
+        for name, each in row["peers"].items():
+            tried.setdefault(name, []).append(each.get("failed"))
+    return {
+        name: reasons[0]
+        for name, reasons in tried.items()
+        if len(reasons) >= PATIENCE and all(reasons)
+    }
 
 
 def is_done(row, peers):
@@ -158,7 +172,7 @@ def measure(args):
         )
     )
     bench.ceilings("float16")
-    wrong = []
+    wrong, hopeless = [], {}
     with rows.Recorder(args.out) as recorder:
         names = [each.name for each in bench.peers]
         work = []
@@ -181,12 +195,13 @@ def measure(args):
                 print(f"stopped before --seconds {args.seconds:g}: {len(work) - position} to go")
                 break
             try:
-                row = measured(bench, problem, candidates, layer.name)
+                row = measured(bench, problem, candidates, layer.name, hopeless)
             except (CapabilityMissing, WrongResult, torch_on_gpu().cuda.OutOfMemoryError) as error:
                 wrong.append(f"{layer.k}x{layer.n}@{problem.m}: {str(error).splitlines()[0]}")
                 print(f"NOT MEASURED {wrong[-1]}", flush=True)
                 continue
             recorder.write(row)
+            hopeless = hopeless_peers(recorder.rows)
             said = [f"{name} {_beside(each, row)}" for name, each in row["peers"].items()]
             print(
                 f"{time.monotonic() - start:4.0f} s {layer.k}x{layer.n}@{problem.m}"

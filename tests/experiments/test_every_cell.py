@@ -217,6 +217,16 @@ def test_a_peer_that_fails_is_left_out_of_the_cell(measured):
     assert measured("--peer", "gemlite", "--cells", "5120x5120@1")[0] == []  # known to fail
 
 
+def test_a_peer_that_runs_nowhere_is_given_up(run, measured):
+    FakeBench.bad = "gemlite"
+    asked, found, _ = measured("--peer", "gemlite")
+    assert [left_out for _, left_out in asked] == [(), ("gemlite",)] * 3 + [("gemlite",)] * 15
+    assert all("bf16 only" in row["peers"]["gemlite"]["failed"] for row in found)
+    rows = [{"peers": {"a": {"failed": "x"}}}] * 5
+    assert run.hopeless_peers(rows) == {"a": "x"} and run.hopeless_peers(rows[:2]) == {}
+    assert run.hopeless_peers([*rows, {"peers": {"a": {"us": 1.0}}}]) == {}
+
+
 def test_a_row_says_how_the_others_differ(measured):
     _, (row,), _ = measured("--cells", "5120x5120@512")
     assert row["kernel"] == "wgmma" and row["others"] and row["predicted_us"] > 0
