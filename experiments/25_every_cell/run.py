@@ -150,9 +150,12 @@ def hopeless_peers(measured_rows):
     }
 
 
-def is_done(row, peers):
-    """Whether an earlier row, or None, makes a measurement with these peers needless."""
-    return row is not None and set(peers) <= set(row["peers"])
+def is_done(row, peers, retry=False):
+    """Whether an earlier row, or None, makes a measurement with these peers needless. retry: not
+    if one of them failed in it."""
+    there = {} if row is None else row["peers"]
+    known = {name for name, each in there.items() if not (retry and "failed" in each)}
+    return row is not None and set(peers) <= known
 
 
 def measure(args):
@@ -179,7 +182,7 @@ def measure(args):
         for layer, m in wanted:
             problem = WeightProblem(m, layer.n, layer.k, GROUP_SIZE)
             candidates = candidates_of(problem, bench.device, args.top)
-            if not is_done(recorder.done(bench.stub(problem, candidates[0])), names):
+            if not is_done(recorder.done(bench.stub(problem, candidates[0])), names, args.retry):
                 work.append((layer, problem, candidates))
         count = compile_all([each[1:] for each in work], bench.device, args.jobs)
         print(
@@ -276,9 +279,14 @@ def main(arguments=None):
             "--jobs", type=int, default=os.cpu_count(), help="compilers (default: one a core)"
         )
         if run is measure:
-            command.add_argument("--peer", action="append", default=[], metavar="NAME")
+            command.add_argument(
+                "--peer", action="append", default=[], metavar="NAME", help="may be repeated"
+            )
             command.add_argument(
                 "--seconds", type=float, default=float("inf"), help="stop before this many"
+            )
+            command.add_argument(
+                "--retry", action="store_true", help="also the cells in which a peer failed"
             )
             command.add_argument("--rounds", type=int, default=7)
             command.add_argument(

@@ -134,6 +134,13 @@ def test_without_rows_the_report_has_the_layers(run):
     assert "Not measured yet" in text and "deepseek-ai/DeepSeek-V3" in text
 
 
+def test_the_readme_shows_the_recorded_rows(run):
+    begin, end = run.report.MARKERS
+    text = (run.HERE / "README.md").read_text(encoding="utf-8")
+    found = rows.read(run.RESULTS) if run.RESULTS.exists() else []
+    assert text.split(begin)[1].split(end)[0].strip() == run.report.body(found)
+
+
 def test_no_lost_cell_is_said_in_words(run):
     layer = run.shapes.layers()[0]
     assert run.report.lost({(layer, 1): cell(run, layer, 1)}) == "No cell is lost."
@@ -215,6 +222,9 @@ def test_a_peer_that_fails_is_left_out_of_the_cell(measured):
     assert row["peers"]["gemlite"] == {"failed": "peer 'gemlite' raises TypeError: bf16 only"}
     assert row["peers"]["humming"]["us"] == 25.0
     assert measured("--peer", "gemlite", "--cells", "5120x5120@1")[0] == []  # known to fail
+    again = ("--peer", "gemlite", "--cells", "5120x5120@1", "--retry")
+    assert measured(*again)[0] == [(1, ()), (1, ("gemlite",))]
+    assert measured("--peer", "humming", "--cells", "5120x5120@1", "--retry")[0] == [(1, ())]
 
 
 def test_a_peer_that_runs_nowhere_is_given_up(run, measured):

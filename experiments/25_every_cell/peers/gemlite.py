@@ -1,6 +1,6 @@
 """GemLite (PyPI: gemlite), Triton kernels, as a peer of ``bench``: fp16 or bf16 x INT4 or INT8.
 
-It tunes itself at the first launch of a shape with an m, which takes from some seconds to a minute.
+It tunes itself at the first launch of a shape with an m, unless it has a file for this GPU.
 """
 
 from importlib.metadata import PackageNotFoundError, version
