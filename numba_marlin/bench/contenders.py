@@ -37,7 +37,9 @@ KINDS_OF_THE_ORIGINAL = {
 @dataclass(frozen=True, eq=False)
 class Contender:
     """``copies``: number of copies of the weights; ``locks``: a tensor that is zero between
-    launches, or None; ``options``: launch options ("cluster", "dependent")."""
+    launches, or None; ``options``: launch options ("cluster", "dependent"); ``fields``: the fields
+    of its rows that say what it is, if it is no candidate; ``returned``: the tensor that the
+    latest launch made in place of writing ``output``, if it did."""
 
     name: str
     launch: Callable[[int], None]
@@ -47,6 +49,13 @@ class Contender:
     compiled: Any = None
     locks: Any = None
     options: dict = field(default_factory=dict)
+    fields: dict = field(default_factory=dict)
+    returned: list = field(default_factory=list)
+
+    @property
+    def result(self):
+        """The tensor that the latest launch wrote."""
+        return self.returned[0] if self.returned else self.output
 
 
 def candidate_of(
@@ -72,7 +81,7 @@ def _stream() -> int:
 def cublas(weights: Weights, batch: Batch) -> Contender:
     """``torch.matmul`` with the 16-bit weights; ``torch.addmm`` if there is a bias."""
     torch = torch_on_gpu()
-    x, dense, bias, output = batch.x, weights.dense, weights.bias, _empty_output(weights, batch)
+    x, dense, bias, output = batch.x, weights.dense, weights.bias, empty_output(weights, batch)
 
     def enqueue(index: int) -> None:
         if bias is None:
@@ -182,7 +191,7 @@ def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
     }:
         raise ValueError(f"the CUDA original takes {KINDS_OF_THE_ORIGINAL}, not {problem}")
     m, n, k = batch.x.shape[0], problem.n, problem.k
-    output = _empty_output(weights, batch)
+    output = empty_output(weights, batch)
     workspace = torch.zeros(max(1024, n // 128 * 16), dtype=torch.int32, device="cuda")
 
     def run(index: int) -> None:
@@ -203,10 +212,11 @@ def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
         if status:
             raise ValueError(f"the CUDA original refuses m={m} n={n} k={k}: {status}")
 
-    return Contender("marlin_cuda", run, output, len(weights.packed))
+    return Contender("marlin_cuda", run, output, len(weights.packed), fields={"compiler": "nvcc"})
 
 
-def _empty_output(weights: Weights, batch: Batch):
+def empty_output(weights: Weights, batch: Batch):
+    """A tensor [m, n] for a result, of x's dtype."""
     return torch_on_gpu().empty(
         (batch.x.shape[0], weights.problem.n), dtype=batch.x.dtype, device="cuda"
     )

@@ -4,21 +4,30 @@ returns rows. Needs torch and a GPU.
     bench = Bench(Settings())
     for row in bench.cell(problem, candidates): ...
 
-A contender with a wrong result is never timed: ``WrongResult``. Data of a weight shape is kept
-until another shape is measured, so measure shape by shape.
+A contender with a wrong result is never timed: ``WrongResult``. Data of the last
+``Settings.kept`` weights is kept, so measure shape by shape, or keep them all.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 from numba_marlin.bench import ceilings as ceilings_module
 from numba_marlin.bench import contenders, environment, operands
+from numba_marlin.bench import peers as peers_module
 from numba_marlin.bench.clocks import ClockWatch
+from numba_marlin.bench.peers import PeerFailed
 from numba_marlin.bench.summary import summarise
-from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_on_gpu, wait
+from numba_marlin.bench.timing import (
+    TARGET_US,
+    GraphTimer,
+    KernelStuck,
+    interleave,
+    torch_on_gpu,
+    wait,
+)
 from numba_marlin.execution import driver
 from numba_marlin.heuristics import Candidate, Problem, rank
 from numba_marlin.kernels.language.definition import KernelDefinition
@@ -29,7 +38,11 @@ SETTLE_SECONDS = 1.0
 
 
 class WrongResult(RuntimeError):
-    """A contender's result is wrong."""
+    """A contender's result is wrong; ``name`` is the contender's."""
+
+    def __init__(self, message: str, name: str = ""):
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,18 @@ class Settings:
     compiler: str = "numba-cuda"
     cublas: bool = True
     library: str = ""  # shared library of the CUDA original, to time beside
+    peers: tuple[str, ...] = ()  # other contenders to time beside, as ``peers.find`` takes them
     seed: int = 0
+    kept: int = 1  # weights whose data stays on the GPU
+    settle_seconds: float = 3.0  # at most, before a cell, for throttled clocks
+
+
+@dataclass(eq=False)
+class Held:
+    """A weight's data on the GPU. launches: {peer's name: a launch for each copy}."""
+
+    weights: operands.Weights
+    launches: dict = field(default_factory=dict)
 
 
 class Bench:
@@ -58,15 +82,16 @@ class Bench:
         ordinal = torch.cuda.current_device()
         self.settings, self.device = settings, driver.describe(ordinal)
         self._definitions = {each.name: each for each in definitions}
+        self.peers = peers_module.find_all(settings.peers)
         self.environment = environment.describe(self.device.name)
         self.watch = ClockWatch(_uuid(torch, ordinal))
         self._ceilings: dict[str, ceilings_module.Ceilings] = {}
-        self._weights: operands.Weights | None = None
+        self._held: dict[Problem, Held] = {}
 
     def ceilings(self, dtype: str) -> ceilings_module.Ceilings:
         """The ceilings, measured once per dtype."""
         if dtype not in self._ceilings:
-            self._weights = None
+            self._held.clear()
             self._ceilings[dtype] = ceilings_module.measure(dtype)
             time.sleep(SETTLE_SECONDS)
         return self._ceilings[dtype]
@@ -82,6 +107,13 @@ class Bench:
             **self.environment,
         }
 
+    def stubs(self, problem: Problem, candidates: tuple[Candidate, ...]) -> list[dict]:
+        """Of all rows of a cell: the candidates', then the peers'."""
+        common = {"config": None, **row_of(problem), **self.environment}
+        return [self.stub(problem, each) for each in candidates] + [
+            {"kernel": each.name, **common, **each.fields} for each in self.peers
+        ]
+
     def cell(
         self,
         problem: Problem,
@@ -89,9 +121,11 @@ class Bench:
         chosen: Candidate | None = None,
         label: str = "",
         invariant: tuple[Candidate, ...] = (),
+        without: tuple[str, ...] = (),
     ) -> list[dict]:
-        """Measure a cell: a row per candidate, and one for the original CUDA Marlin if the settings
-        name its library, all in the same rounds as cuBLAS. WrongResult if a result is wrong.
+        """Measure a cell: a row per candidate, one for the original CUDA Marlin if the settings
+        name its library, and one for each peer that ``without`` does not name, all in the same
+        rounds as cuBLAS. WrongResult if a result is wrong, PeerFailed if a peer raises an error.
 
         ``chosen``: the heuristics' choice; default: the first of ``rank``. ``invariant``:
         candidates of the batch-invariant problem, timed with the others in rows marked as such; the
@@ -110,14 +144,20 @@ class Bench:
             entrants.append(contenders.marlin_cuda(settings.library, weights, batch))
             # recorded, not checked: the original has a race (experiments/01_faithful)
             errors.append(relative_error(entrants[-1], batch))
-        self.watch.settle()  # an earlier cell may have throttled the clocks
+        for each in self.peers:
+            if each.name not in without:
+                entrants.append(self._peer(each, problem, weights, batch))
+                errors.append(checked_copies(entrants[-1], batch))
+        # an earlier cell may have throttled the clocks
+        self.watch.settle(settings.settle_seconds)
         timers = {
-            position: GraphTimer(each.launch, settings.target_us, least_launches(each))
-            for position, each in enumerate(entrants)
+            position: _timer(each, settings.target_us) for position, each in enumerate(entrants)
         }
         if settings.cublas:
-            peer = contenders.cublas(weights, batch)
-            timers["cublas"] = GraphTimer(peer.launch, settings.target_us, least_launches(peer))
+            timers["cublas"] = _timer(contenders.cublas(weights, batch), settings.target_us)
+        for position, each in enumerate(entrants):
+            if "peer" in each.fields:
+                check_replayed(each, timers[position], batch)
         self.watch.clear()
         times = interleave(timers, settings.rounds, self.watch.sample)
         common = {
@@ -161,11 +201,22 @@ class Bench:
         )
 
     def weights(self, problem: Problem) -> operands.Weights:
-        if self._weights is None or not operands.same_weights(self._weights.problem, problem):
-            self._weights = None
-            torch_on_gpu().cuda.empty_cache()
-            self._weights = operands.random_weights(problem)
-        return self._weights
+        return self._of(problem).weights
+
+    def _of(self, problem: Problem) -> Held:
+        key = replace(problem, m=1)
+        if key not in self._held:
+            while len(self._held) >= self.settings.kept:
+                del self._held[next(iter(self._held))]
+                torch_on_gpu().cuda.empty_cache()
+            self._held[key] = Held(operands.random_weights(problem))
+        return self._held[key]
+
+    def _peer(self, peer, problem: Problem, weights, batch) -> contenders.Contender:
+        launches = self._of(problem).launches
+        if peer.name not in launches:
+            launches[peer.name] = peers_module.prepared(peer, weights)
+        return peers_module.contender(peer, launches[peer.name], weights, batch)
 
     def _described(self, entrant: contenders.Contender, chosen: Candidate) -> dict:
         if entrant.candidate is None:
@@ -173,8 +224,8 @@ class Bench:
                 "kernel": entrant.name,
                 "config": None,
                 "chosen": False,
-                "compiler": "nvcc",
                 "kind": "measured",
+                **entrant.fields,
             }
         return {
             "kernel": entrant.name,
@@ -198,21 +249,69 @@ def _uuid(torch, ordinal: int) -> str | None:
     return None if uuid is None else f"GPU-{uuid}"
 
 
+def _timer(entrant: contenders.Contender, target_us: float) -> GraphTimer:
+    """PeerFailed if a peer's launches cannot be captured."""
+    try:
+        return GraphTimer(entrant.launch, target_us, least_launches(entrant))
+    except (KernelStuck, torch_on_gpu().cuda.OutOfMemoryError):
+        raise
+    except RuntimeError as error:
+        if "peer" not in entrant.fields:
+            raise
+        raise PeerFailed(
+            entrant.name,
+            f"cannot be captured in a CUDA graph ({str(error).splitlines()[0]}): launch(x, out)"
+            " must not wait for the GPU, nor read from it; or leave out --peer",
+        ) from error
+
+
 def least_launches(entrant: contenders.Contender) -> int:
     """The number of launches at which each copy of the weights is used; fewer copies might fit in
     the L2 cache."""
     return max(3, entrant.copies)
 
 
-def relative_error(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
-    """The relative error of one launch into a buffer full of NaN."""
-    torch = torch_on_gpu()
+def relative_error(
+    entrant: contenders.Contender, batch: operands.Batch, index: int = 0
+) -> float | None:
+    """The relative error of launch ``index`` into a buffer full of NaN."""
     entrant.output.fill_(float("nan") if entrant.output.is_floating_point() else 0xAA)
-    entrant.launch(0)
-    event = torch.cuda.Event()
+    entrant.launch(index)
+    event = torch_on_gpu().cuda.Event()
     event.record()
     wait(event)
-    return batch.error(entrant.output)
+    return batch.error(entrant.result)
+
+
+def checked_copies(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
+    """The largest relative error of a peer's launches, one of each copy of its weight; WrongResult
+    if it is too large or an element was not written."""
+    errors = []
+    for index in range(entrant.copies):
+        errors.append(relative_error(entrant, batch, index))
+        if batch.is_wrong(errors[-1]):
+            raise WrongResult(
+                f"peer {entrant.name!r}, copy {index} of the weight, at m={batch.x.shape[0]}:"
+                f" relative error {errors[-1]:.3g} of its product (NaN: not all written); out must"
+                " be x @ ((codes - zeros) * scales)",
+                entrant.name,
+            )
+    return max(errors)
+
+
+def check_replayed(entrant: contenders.Contender, timer, batch: operands.Batch) -> None:
+    """WrongResult unless the timer's graph computes the product: a launch on a stream of its own
+    is not captured, and would take no time."""
+    entrant.result.fill_(float("nan"))
+    timer.replay()
+    error = batch.error(entrant.result)
+    if batch.is_wrong(error):
+        raise WrongResult(
+            f"peer {entrant.name!r} at m={batch.x.shape[0]}: relative error {error:.3g} when its"
+            " CUDA graph is replayed (NaN: not written): launch(x, out) must enqueue all of its"
+            " work on torch.cuda.current_stream(), at every call",
+            entrant.name,
+        )
 
 
 def checked(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
@@ -222,12 +321,14 @@ def checked(entrant: contenders.Contender, batch: operands.Batch) -> float | Non
     if batch.is_wrong(error):
         raise WrongResult(
             f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]}:"
-            f" relative error {error:.3g} of its product (NaN: not all written)"
+            f" relative error {error:.3g} of its product (NaN: not all written)",
+            entrant.name,
         )
     if entrant.locks is not None and bool(entrant.locks.any()):
         raise WrongResult(
             f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]} left"
-            " locks set: the next launch would hang"
+            " locks set: the next launch would hang",
+            entrant.name,
         )
     return error
 

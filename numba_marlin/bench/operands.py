@@ -9,7 +9,9 @@ packed arrays pad columns to blocks of 64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from numba_marlin.bench import block_operands, fp4_operands
 from numba_marlin.bench.timing import torch_on_gpu
@@ -82,10 +84,6 @@ class Batch:
         return is_wrong(self, relative_error)
 
 
-def same_weights(a: Problem, b: Problem) -> bool:
-    return replace(a, m=1) == replace(b, m=1)
-
-
 def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
     """Weights for a problem of any kind: ``Weights``, or ``block_operands.BlockWeights``.
     ``cold_bytes``: minimum size of all copies together; default: ``COLD_FACTOR`` times the L2
@@ -105,6 +103,8 @@ def _weights(problem: WeightProblem, cold_bytes: int) -> Weights:
     torch = torch_on_gpu()
     k, n, bits, kind = problem.k, problem.n, problem.bits, getattr(torch, problem.dtype)
     columns, fp4 = packed_columns(n), problem.codes == "e2m1"
+    # symmetric: none below -(2**(bits - 1) - 1), or sign and magnitude could not hold it (peers)
+    lowest = 0 if fp4 or problem.zeros else 1
     if fp4:
         scales, factors, values, factor = fp4_operands.random_scales(problem, columns)
     else:
@@ -115,7 +115,7 @@ def _weights(problem: WeightProblem, cold_bytes: int) -> Weights:
     for first in range(0, k, rows):
         last = min(k, first + rows)
         codes = torch.randint(
-            0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8
+            lowest, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8
         )
         words = _pack_codes(torch, codes, bits)
         packed[first // BLOCK_K : last // BLOCK_K] = (
@@ -174,7 +174,7 @@ def _random_zeros(torch, problem: Problem, columns: int):
 
 
 def _permuted(torch, values, order):
-    index = torch.from_numpy(order.copy()).cuda()
+    index = torch.from_numpy(order.copy()).to(values.device)
     return values.reshape(-1, index.numel())[:, index].reshape(values.shape).contiguous()
 
 
@@ -194,10 +194,64 @@ def _pack_codes(torch, codes, bits: int):
 def _words(torch, codes, bits: int):
     """uint8, the codes of a word side by side -> int32, flat; the first code is the lowest."""
     codes = codes.reshape(-1, 32 // bits)
-    words = torch.zeros(codes.shape[0], dtype=torch.int32, device="cuda")
+    words = torch.zeros(codes.shape[0], dtype=torch.int32, device=codes.device)
     for number in range(codes.shape[1]):
         words |= codes[:, number].int() << (bits * number)
     return words
+
+
+def _unpack_codes(torch, words, bits: int):
+    """Marlin's words, int32 [rows/16, columns bits/2] -> uint8 [rows, columns]."""
+    blocks, columns = words.shape[0], words.shape[1] * 2 // bits
+    codes = _permuted(
+        torch,
+        _fields(torch, words, bits).view(-1, BLOCK_K * BLOCK_N),
+        np.argsort(code_order(bits).perm),
+    )
+    return (
+        codes.view(blocks, columns // BLOCK_N, BLOCK_K, BLOCK_N)
+        .permute(0, 2, 1, 3)
+        .reshape(-1, columns)
+    )
+
+
+def _fields(torch, words, bits: int):
+    """int32 -> uint8, the codes of a word side by side, flat: ``_words`` undone."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
+    return (words.reshape(-1, 1) >> shifts & (1 << bits) - 1).to(torch.uint8).flatten()
+
+
+def plain_codes(weights: Weights):
+    """The codes of integer weights, uint8 [k, n]."""
+    torch, problem, packed = torch_on_gpu(), weights.problem, weights.packed[0]
+    codes = torch.empty((problem.k, problem.n), dtype=torch.uint8, device=packed.device)
+    blocks = max(1, SLAB_WEIGHTS // packed_columns(problem.n) // BLOCK_K)
+    for first in range(0, packed.shape[0], blocks):
+        slab = _unpack_codes(torch, packed[first : first + blocks], problem.bits)
+        codes[first * BLOCK_K : first * BLOCK_K + slab.shape[0]] = slab[:, : problem.n]
+    return codes
+
+
+def plain_scales(weights: Weights):
+    """The scales of integer weights, [groups, n]."""
+    order = COLUMN_SCALE_PERM if weights.problem.groups == 1 else GROUP_SCALE_PERM
+    return _columns(weights, _permuted(torch_on_gpu(), weights.scales, np.argsort(order)))
+
+
+def plain_zeros(weights: Weights):
+    """The zero points of integer weights, [groups, n], or None."""
+    torch, problem, zeros = torch_on_gpu(), weights.problem, weights.zeros
+    if zeros is None:
+        return None
+    order = GROUP_SCALE_PERM
+    if problem.zeros == "integer":
+        zeros = _fields(torch, zeros, problem.bits).view(problem.groups, -1)
+        order = code_order(problem.bits).zeros_perm
+    return _columns(weights, _permuted(torch, zeros, np.argsort(order)))
+
+
+def _columns(weights: Weights, values):
+    return values[:, : weights.problem.n].contiguous()
 
 
 def _copies(tensor, cold_bytes: int) -> list:

@@ -3,8 +3,10 @@ v are one matrix, gate and up another. Pure.
 
 ``resolve("llama-3-8b,ideal,8192x28672")`` -> tuple of ``Layer``: names of models, of sets ("table":
 the shapes that the project's goals are stated for; "ideal"; "ragged": k and n that no tile divides)
-or k x n. The same k and n under two names are one layer. An unknown name is a ValueError that lists
-all. Model sizes are those of the published configurations (config.json of each model).
+or k x n. "llama-3-70b/tp8" is what each of 8 GPUs has in tensor parallelism: 1/8 of the columns of
+qkv and gate_up, of the rows of o and down. The same k and n under two names are one layer. An
+unknown name is a ValueError that lists all. Model sizes are those of the published configurations
+(config.json of each model).
 """
 
 from __future__ import annotations
@@ -35,13 +37,21 @@ class Model:
     kv_heads: int
     head_size: int = 128
 
-    def layers(self, name: str) -> tuple[Layer, ...]:
-        attention = self.heads * self.head_size
+    def layers(self, name: str, parallel: int = 1) -> tuple[Layer, ...]:
+        """``parallel``: GPUs that share each layer; ValueError if they cannot share it evenly."""
+        for what in ("heads", "kv_heads", "intermediate"):
+            if parallel < 1 or getattr(self, what) % parallel:
+                raise ValueError(
+                    f"shape {name!r}: {parallel} GPUs do not divide {what}={getattr(self, what)}"
+                )
+        attention = self.heads * self.head_size // parallel
+        inner = self.intermediate // parallel
+        keys_and_values = 2 * self.kv_heads * self.head_size // parallel
         return (
-            Layer(f"{name} qkv", attention + 2 * self.kv_heads * self.head_size, self.hidden),
+            Layer(f"{name} qkv", attention + keys_and_values, self.hidden),
             Layer(f"{name} o", self.hidden, attention),
-            Layer(f"{name} gate_up", 2 * self.intermediate, self.hidden),
-            Layer(f"{name} down", self.hidden, self.intermediate),
+            Layer(f"{name} gate_up", 2 * inner, self.hidden),
+            Layer(f"{name} down", self.hidden, inner),
         )
 
 
@@ -81,6 +91,15 @@ SETS = {
         Layer("ideal", 33792, 135168),
         *_plain((28672, 8192), (8192, 57344), (8192, 8192), (4096, 4096)),
     ),
+    # attention is latent: q and kv are compressed (q_a, kv_a), then spread over the heads (q_b)
+    "deepseek-v3": (
+        Layer("deepseek-v3 q_a", 1536, 7168),
+        Layer("deepseek-v3 q_b", 24576, 1536),
+        Layer("deepseek-v3 kv_a", 576, 7168),
+        Layer("deepseek-v3 o", 7168, 16384),
+        Layer("deepseek-v3 shared gate_up", 4096, 7168),
+        Layer("deepseek-v3 shared down", 7168, 2048),
+    ),
     "ragged": _plain((10944, 2048), (2048, 7392), (7168, 576), (7168, 2112)),
 }
 _SIZES = re.compile(r"(\d+)x(\d+)")
@@ -96,15 +115,16 @@ def resolve(text: str) -> tuple[Layer, ...]:
     found: dict[tuple[int, int], Layer] = {}
     for name in (each.strip().lower() for each in text.split(",") if each.strip()):
         sizes = _SIZES.fullmatch(name)
+        whole, _, parallel = name.partition("/tp")
         if sizes:
             layers = _plain((int(sizes[1]), int(sizes[2])))
         elif name in SETS:
             layers = SETS[name]
-        elif name in MODELS:
-            layers = MODELS[name].layers(name)
+        elif whole in MODELS and (parallel.isdecimal() or whole == name):
+            layers = MODELS[whole].layers(name, int(parallel or 1))
         else:
             raise ValueError(
-                f"shape {name!r} must be KxN or one of {', '.join(names())}"
+                f"shape {name!r} must be KxN, MODEL/tpN or one of {', '.join(names())}"
                 f"{did_you_mean(name, names())}"
             )
         for layer in layers:

@@ -19,6 +19,7 @@ EXAMPLES = """  numba-marlin bench
   numba-marlin bench --k 4096 --n 4096,14336 --m 1,8 --kernel all
   numba-marlin bench --shapes table --save h200.jsonl --plot roofline.png
   numba-marlin bench --k 4096 --n 4096 --m 16 --autotune
+  numba-marlin bench --k 4096 --n 4096 --m 1,64 --peer my_kernels.py:humming
   numba-marlin bench --backend emulator --k 512 --n 256 --m 8 --kernel all"""
 DEFAULT_SHAPES = "llama-3-8b"
 DEFAULT_M = "1,16,64,256"
@@ -29,8 +30,8 @@ def add_arguments(parser) -> None:
         "--shapes",
         metavar="NAMES",
         help=(
-            "models, sets (table, ideal, ragged) or KxN, comma separated (default"
-            f" {DEFAULT_SHAPES}); 'list' lists them"
+            "models, sets (table, ideal, ragged) or KxN, comma separated; MODEL/tpN: a GPU's part"
+            f" in tensor parallelism (default {DEFAULT_SHAPES}); 'list' lists them"
         ),
     )
     parser.add_argument(
@@ -74,9 +75,13 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--peer",
-        choices=("cublas", "none"),
-        default="cublas",
-        help="contenders to time in the same rounds (default cublas, in the same dtype)",
+        action="append",
+        metavar="NAME",
+        help=(
+            "a contender to time in the same rounds, may be repeated: cublas (default, in the same"
+            " dtype), none (without cublas), or a function of yours, FILE.py:FUNCTION or"
+            " MODULE:FUNCTION (docs/performance.md says what it is given)"
+        ),
     )
     parser.add_argument(
         "--rounds",
@@ -116,7 +121,7 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.bench import shapes
+    from numba_marlin.bench import peers, shapes
     from numba_marlin.cli.report import check_output
 
     if args.shapes == "list":
@@ -130,6 +135,9 @@ def execute(args, report) -> bool:
     ]
     if args.backend == "emulator":
         return _count(args, report, problems)
+    if _peers(args):
+        peers.check_problem(problems[0][1])
+        peers.find_all(_peers(args))  # a wrong name should be reported with or without a GPU
     if plot is not None:
         from numba_marlin.bench.roofline import pyplot
 
@@ -150,6 +158,8 @@ def _check(args) -> None:
 
         for name in args.kernel.split(","):
             find_kernel(name.strip())
+    if {"cublas", "none"} <= set(args.peer or ()):
+        raise ValueError("--peer cublas or --peer none, not both")
     if args.autotune and args.kernel != "best":
         raise ValueError(
             f"--autotune measures every candidate, so --kernel {args.kernel} has no effect"
@@ -158,6 +168,8 @@ def _check(args) -> None:
         for name in ("save", "plot", "autotune"):
             if getattr(args, name):
                 raise ValueError(f"--{name} needs times: a GPU, not --backend emulator")
+        if _peers(args):
+            raise ValueError(f"--peer {_peers(args)[0]} needs times: a GPU, not --backend emulator")
         if (args.dtype, args.zeros, args.bias) != ("float16", "none", False):
             raise ValueError(
                 "--backend emulator counts float16 products of symmetric weights without a bias"
@@ -166,6 +178,12 @@ def _check(args) -> None:
             raise ValueError(
                 "--backend emulator needs --n and --k, small ones: models would take hours"
             )
+
+
+def _peers(args) -> tuple[str, ...]:
+    """The functions that --peer names, each once."""
+    named = (each.strip() for each in args.peer or ())
+    return tuple(dict.fromkeys(each for each in named if each not in ("cublas", "none")))
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -237,7 +255,11 @@ def _measure(args, report, problems, target, plot) -> bool:
         )
     bench = Bench(
         Settings(
-            rounds=args.rounds, compiler=args.compiler, cublas=args.peer == "cublas", seed=args.seed
+            rounds=args.rounds,
+            compiler=args.compiler,
+            cublas="none" not in (args.peer or ()),
+            peers=_peers(args),
+            seed=args.seed,
         )
     )
     # reports impossible problems before any is timed

@@ -11,7 +11,7 @@ def timed(args, report, bench, recorder, work):
     from numba_marlin.cli.progress import bar
 
     known = [
-        [None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates]
+        [None if args.again else recorder.done(each) for each in bench.stubs(problem, candidates)]
         for _, problem, candidates, _ in work
     ]
     missing = [not all(rows) for rows in known]
@@ -46,19 +46,21 @@ def _attempt(failures, problem, measure):
     """Return the rows of ``measure()``. If the problem does not fit the device or a kernel is
     wrong, there are none, and ``failures`` gets a line."""
     from numba_marlin.bench.measure import WrongResult
+    from numba_marlin.bench.peers import PeerFailed
     from numba_marlin.bench.timing import torch_on_gpu
     from numba_marlin.errors import CapabilityMissing
 
+    wrong = (WrongResult, PeerFailed)
     try:
         return measure()
-    except (CapabilityMissing, WrongResult, torch_on_gpu().cuda.OutOfMemoryError) as error:
+    except (CapabilityMissing, *wrong, torch_on_gpu().cuda.OutOfMemoryError) as error:
         text = str(error).splitlines()[0]
         failures.append(
             {
                 "m": problem.m,
                 "n": problem.n,
                 "k": problem.k,
-                "wrong": isinstance(error, WrongResult),
+                "wrong": isinstance(error, wrong),
                 "error": text,
             }
         )

@@ -15,7 +15,7 @@ from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import WEIGHTS, Problem
 
 LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
-PER_KERNEL = 3  # the number of configurations per kernel that are ranked, the fastest ones
+PER_KERNEL = 3  # default of ``rank``, and what autotuning tries
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,12 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     )
 
 
-def rank(problem: Problem, device: Device, whole_n: int | None = None) -> tuple[Candidate, ...]:
+def rank(
+    problem: Problem,
+    device: Device,
+    whole_n: int | None = None,
+    per_kernel: int = PER_KERNEL,
+) -> tuple[Candidate, ...]:
     """All candidates that ``device`` can run, best first.
 
     The winner measured on this computer (``tuned``) comes first, then candidates by predicted time,
@@ -298,6 +303,7 @@ def rank(problem: Problem, device: Device, whole_n: int | None = None) -> tuple[
         [k, whole_n]: all candidates have the order of sums chosen for the whole, so that the part
         gives the bits that the whole gives in these columns. ValueError if that kernel does not
         take the part: "ampere" takes multiples of 64 columns only.
+    per_kernel: the most configurations of a kernel that are ranked, the fastest ones.
     """
     whole = problem if whole_n is None else replace(problem, n=whole_n)
     order = invariant_order(whole, device) if problem.batch_invariant else None
@@ -305,7 +311,7 @@ def rank(problem: Problem, device: Device, whole_n: int | None = None) -> tuple[
     ladder = registry.names(problem.kind)
     for kernel in reversed(ladder) if order is None else order[:1]:
         candidates, wrong = _runnable(problem, device, kernel)
-        found += (candidates if order is None else _of_order(candidates, order))[:PER_KERNEL]
+        found += (candidates if order is None else _of_order(candidates, order))[:per_kernel]
         refusals += wrong
     if not found:
         able = (

@@ -82,7 +82,12 @@ def test_sizes_are_k_by_n_and_come_once():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("llama-9", "'llama-9' must be KxN or one of table"),
+        ("qwen-2.5-7b/tp8", "'qwen-2.5-7b/tp8': 8 GPUs do not divide heads=28"),
+        ("llama-3-70b/tp16", "16 GPUs do not divide kv_heads=8"),
+        ("llama-3-8b/tp0", "0 GPUs do not divide"),
+        ("llama-3-8b/tp", "'llama-3-8b/tp' must be KxN, MODEL/tpN"),
+        ("ideal/tp2", "'ideal/tp2' must be KxN, MODEL/tpN"),
+        ("llama-9", "'llama-9' must be KxN, MODEL/tpN or one of table"),
         ("", "names none"),
         ("8192", "must be KxN"),
         ("8x", "must be KxN"),
@@ -91,3 +96,16 @@ def test_sizes_are_k_by_n_and_come_once():
 def test_unknown_shapes_are_refused(text, message):
     with pytest.raises(ValueError, match=message.replace("table", "ideal")):
         shapes.resolve(text)
+
+
+def test_parts_of_tensor_parallelism_make_up_the_whole():
+    """qkv and gate_up are cut along n, o and down along k."""
+    whole = shapes.resolve("llama-3-70b")
+    for parallel in (2, 4, 8):
+        parts = shapes.resolve(f"llama-3-70b/tp{parallel}")
+        assert [(each.k * parallel, each.n) for each in parts[1::2]] == [
+            (each.k, each.n) for each in whole[1::2]
+        ]
+        assert [(each.k, each.n * parallel) for each in parts[::2]] == [
+            (each.k, each.n) for each in whole[::2]
+        ]

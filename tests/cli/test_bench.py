@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from numba_marlin.bench import measure, tune
+from numba_marlin.bench import measure, peers, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.bench.rows import read
 from numba_marlin.cli import main as cli
@@ -36,6 +36,7 @@ class FakeBench(measure.Bench):
 
     def __init__(self, settings):
         self.settings, self.device = settings, devices.device("H200")
+        self.peers = peers.find_all(settings.peers)
         self.environment = {
             "device": "GPU",
             "driver": "1",
@@ -60,6 +61,9 @@ class FakeBench(measure.Bench):
             | self.stub(problem, each)
             | {"chosen": each == chosen, "ceilings": CEILINGS.to_dict()}
             for position, each in enumerate(candidates)
+        ] + [
+            invented(m=problem.m, n=problem.n, k=problem.k, us=20.0) | stub | {"chosen": False}
+            for stub in self.stubs(problem, ())
         ]
 
 
@@ -193,6 +197,31 @@ def test_kernels_by_name_are_timed_together_and_the_choice_is_marked(capsys, gpu
     )
 
 
+def test_a_peer_is_a_row_of_each_cell_and_resumes_with_them(capsys, gpu, tmp_path):
+    (tmp_path / "own.py").write_text("def mine(weight):\n    return print\n")
+    save = ("--save", tmp_path / "r.jsonl", "--json")
+    code, out, _ = run(capsys, *SMALL, *save)
+    peer = ("--peer", f"{tmp_path / 'own.py'}:mine", "--peer", "none")
+    code, out, _ = run(capsys, *SMALL, *peer, *save)
+    data = json.loads(out)
+    assert code == 0 and data["measured"] == 8  # no cell had the peer
+    assert sum(each["kernel"] == "mine" for each in data["rows"]) == 4
+    gpu.asked.clear()
+    code, out, _ = run(capsys, *SMALL, *peer, *save)
+    assert gpu.asked == [] and json.loads(out)["resumed"] == 8
+
+
+def test_a_peer_that_fails_is_exit_code_1(capsys, gpu, monkeypatch):
+    def failed(*arguments):
+        raise peers.PeerFailed("mine", "raises TypeError: bf16 only at k=1, n=2: mend it")
+
+    monkeypatch.setattr(gpu, "cell", failed)
+    code, out, _ = run(capsys, *SMALL, "--json")
+    data = json.loads(out)
+    assert code == 1 and len(data["failures"]) == 4 and data["failures"][0]["wrong"]
+    assert data["failures"][0]["error"].startswith("peer 'mine' raises TypeError")
+
+
 def test_a_wrong_result_is_no_time_and_exit_code_1(capsys, gpu, tmp_path):
     gpu.wrong_at = {16}
     code, out, _ = run(capsys, *SMALL, "--save", tmp_path / "r.jsonl")
@@ -313,7 +342,7 @@ def test_block_scaled_weights_are_counted_too(capsys):
         (["--n", 64, "--k", 64, "--shapes", "ideal"], "not both"),
         (["--n", 64, "--k", "x"], "--k x: 'x' is not an integer"),
         (["--m", "0"], "--m 0: 0 must be at least 1"),
-        (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN or one of"),
+        (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN, MODEL/tpN or one of"),
         (["--autotune", "--kernel", "all"], "--kernel all has no effect"),
         (["--save", "r.json"], "--save r.json must end in .jsonl"),
         (["--plot", "r.txt"], "--plot r.txt must end in .png"),

@@ -118,6 +118,14 @@ WRONG = [
     ("bench --backend emulator", "needs --n and --k, small ones"),
     ("bench --backend emulator --n 64 --k 128 --save x.jsonl", "--save needs times: a GPU"),
     ("bench --save dir.jsonl", "--save dir.jsonl is a directory"),
+    ("bench --peer cubla", "must be cublas, none, FILE.py:FUNCTION or MODULE:FUNCTION"),
+    ("bench --peer none --peer cublas", "--peer cublas or --peer none, not both"),
+    ("bench --peer missing.py:f", "no such file: missing.py"),
+    ("bench --peer math:cos --format nvfp4", "peers are given weights with integer codes"),
+    (
+        "bench --backend emulator --n 64 --k 128 --peer math:cos",
+        "--peer math:cos needs times: a GPU",
+    ),
     ("bench --plot x.txt", "must end in .png or .svg or .pdf"),
     # compare
     ("compare empty.jsonl", "required: B"),
