@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.layout import wgmma
 from numba_marlin.witness.probe import Probe, Result, Snippets, frame
 
-WARP, WARPGROUP, FULL_BLOCK, LINE = 32, 128, 1024, 128
+WARP, FULL_BLOCK, LINE = 32, 1024, 128
 UNROLL = 16
 MB = 1 << 20
 Step = Callable[[str, int], str]  # a label of its own, its place in the unrolled loop
@@ -335,38 +334,6 @@ def mma_rate(*sections: int) -> Level:
     )
 
 
-def wgmma_rate(*sections: int) -> Level:
-    """Two warpgroups, each 64 x 256 x 16 from shared memory, eight between two waits."""
-    put, columns, together = Snippets(), 256, 8
-    d = [f"%d{i}" for i in range(columns // 2)]
-    tile, descriptors = wgmma.store_tile(np.zeros((columns, 16), np.uint16), 32)
-    product = put.put("wgmma_m64k16_f32_f16_ss", d, "%rd5", "%rd5", "%r1", n=columns)
-    text = put.put("wgmma_fence") + product * together + put.put("wgmma_commit_group")
-    text += put.put("wgmma_wait_group_f32", d, n=0, width=len(d))
-    before = f"""mov.u32 %r1, 1; mad.lo.u32 %r2, %t, 16, %s;
-FILL: st.shared.v4.b32 [%r2], {{%r59, %r59, %r59, %r59}}; add.u32 %r2, %r2, {16 * 2 * WARPGROUP};
-sub.u32 %r3, %r2, %s; setp.lt.u32 %q1, %r3, {tile.size}; @%q1 bra FILL;
-{put.put("fence_proxy_async_shared")}bar.sync 0;
-cvt.u64.u32 %rd5, %s; shr.u64 %rd5, %rd5, 4; add.u64 %rd5, %rd5, {descriptors[0].encode():#x};
-"""
-    before += "".join(f"mov.f32 {each}, 0f00000000;" for each in d)
-    return kernel(
-        "wgmma m64n256k16, fp16",
-        "tensor cores",
-        "operations",
-        lambda label, i: text,
-        put,
-        *sections,
-        block=2 * WARPGROUP,
-        before=before,
-        sink="%d0",
-        registers=f".reg .f32 %d<{len(d)}>;",
-        shared_bytes=-(-tile.size // 1024) * 1024,
-        amount=2 * 64 * columns * 16 * together * 2,
-        unroll=1,
-    )
-
-
 def levels(sms: int, size: int = MB, short: int = 256, long: int = 2048) -> list[Level]:
     """All of them. size: of a megabyte, less for a try on the PTX machine."""
     s = short, long
@@ -397,5 +364,4 @@ def levels(sms: int, size: int = MB, short: int = 256, long: int = 2048) -> list
         stream("ld.global.cg.v4, in L2", "L2 cache", "cg", 16 * size, sms, *s, own=True),
         stream("ld.global.cg.v4, all SMs", "memory", "cg", 1024 * size, sms, *s, own=True),
         mma_rate(*few),
-        wgmma_rate(*few),
     ]
