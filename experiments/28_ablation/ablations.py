@@ -306,8 +306,8 @@ PLAIN_LAYOUT = (
     def dequantize(word, shift):
         # nibbles 2 t and 2 t + 1, side by side, to the two halves of a register
         neighbours = word >> shift
-        apart = neighbours | neighbours << 12
-        return ptx.sub_f16x2((apart & 0x000F000F) | 0x64006400, 0x64086408)
+        apart = (neighbours & 0xF) | (neighbours << 12 & 0xF0000)
+        return ptx.sub_f16x2(apart | 0x64006400, 0x64086408)
 
     @lang.device
     def matmul(fragments, half, shift):""",

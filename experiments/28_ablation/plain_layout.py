@@ -1,5 +1,5 @@
-"""Weights that are not interleaved: of each 16 rows by 64 columns, which stay side by side, two rows
-of 64 words; a word has 8 codes of one column, k upwards from its lowest bits."""
+"""Weights that are not interleaved. Each 16 rows by 64 columns stay side by side, as two rows of 64
+words; a word has 8 codes of one column, k upwards from its lowest bits."""
 
 import numpy as np
 
