@@ -103,10 +103,9 @@ def use(text: str) -> str:
     return "stored"
 
 
-def run(write):
+def rows():
+    """The objects of counts.jsonl."""
     for sizes, base in PROBLEMS:
         for ablation in EVERY.values():
             check(ablation, sizes, base)
-            write(count(ablation, sizes, base))
-
-
+            yield count(ablation, sizes, base)

@@ -1,4 +1,4 @@
-"""Times of every ablation on a GPU: checked, then interleaved in CUDA graphs (``bench``), cold L2."""
+"""Times of every ablation on a GPU: checked, then interleaved in CUDA graphs with a cold L2."""
 
 import concurrent.futures
 import multiprocessing

@@ -12,6 +12,7 @@ Rows of ``measure`` are appended to results.jsonl, the newest of a cell counts; 
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -19,12 +20,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import measuring
+import report
 from ablations import EVERY
 from edited import difference
 
 from numba_marlin.bench import rows
+from numba_marlin.bench.environment import commit
 
-RESULTS = HERE / "results.jsonl"
+RESULTS, COUNTS, SASS = (HERE / f"{name}.jsonl" for name in ("results", "counts", "sass"))
 SHAPES = ((4096, 4096), (8192, 8192))  # k, n
 BATCHES = (1, 16, 64, 256)
 
@@ -56,6 +59,39 @@ def measure(args):
         sys.exit("left out:\n" + "\n".join(left_out))
 
 
+def write_lines(path, found):
+    """``found``: objects, one after the other as they are made. The file is replaced at the end."""
+    lines = []
+    for row in found:
+        lines.append(json.dumps({**row, "commit": commit()}) + "\n")
+        print(f"{row['name']:18s} {row.get('m', row.get('rows'))} rows", flush=True)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def count(args):
+    import counting  # needs hypothesis
+
+    write_lines(COUNTS, counting.rows())
+
+
+def sass(args):
+    import sass
+
+    write_lines(SASS, sass.rows())
+
+
+def reported(args):
+    report.write(HERE, *(rows_of(path) for path in (RESULTS, COUNTS, SASS)))
+
+
+def rows_of(path):
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,6 +101,8 @@ def main():
     showing = commands.add_parser("show")
     showing.add_argument("name", choices=EVERY)
     showing.set_defaults(run=show)
+    for name, function in (("count", count), ("sass", sass), ("report", reported)):
+        commands.add_parser(name).set_defaults(run=function)
     timing = commands.add_parser("measure")
     timing.add_argument("--rounds", type=int, default=9)
     timing.add_argument("--only", action="append", choices=EVERY, help="may be given again")
