@@ -61,10 +61,14 @@ def units(machine_code):
         body.append(
             text(LEFT - 10, y + LANE * 3.5 + 14, f"{len(row['order'])} instructions", "end")
         )
-        for at, unit in enumerate(row["order"]):
-            body.append(
-                box(LEFT + STEP * at, y + LANE * lanes[unit], STEP, LANE - 1, COLOURS[unit])
+        for unit, colour in COLOURS.items():
+            top = y + LANE * lanes[unit]
+            strokes = "".join(
+                f"M{LEFT + STEP * at:.1f} {top}h{STEP}v{LANE - 1}h-{STEP}z"
+                for at, each in enumerate(row["order"])
+                if each == unit
             )
+            body.append(f'<path d="{strokes}" fill="{colour}"/>')
         y += LANE * len(lanes) + 10
         body.append(f'<line class="faint" x1="0" x2="{LEFT}" y1="{y - 5}" y2="{y - 5}"/>')
     return svg(LEFT + STEP * max(len(row["order"]) for row in mine) + 10, y, body)
