@@ -19,7 +19,8 @@ def write(folder, results, counted, machine_code):
     readme = folder / "README.md"
     if results:
         found = list(rows.newest(results).values())
-        body = f"{times_table(found)}\n\n{clocks(found)}\n\n{origin(found)}"
+        parts = times_table(found), "![Times as long](slowdown.svg)", clocks(found), origin(found)
+        body = "\n\n".join(each for each in parts if each)
         replace_between(readme, markers("table"), body)
         (folder / "slowdown.svg").write_text(slowdowns(found), encoding="utf-8")
     if counted:
