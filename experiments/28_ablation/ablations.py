@@ -343,7 +343,7 @@ EVERY = {
     each.name: each
     for each in (
         Ablation("intact", "nothing"),
-        Ablation("intact_again", "nothing, once more: how far times scatter"),
+        Ablation("intact_again", "nothing, once more (noise)"),
         Ablation("stages_1", "more than 1 stage", ONE_STAGE, stages(1)),
         Ablation("stages_2", "more than 2 stages", (ANY_STAGES,), stages(2)),
         Ablation("stages_3", "more than 3 stages", config=stages(3)),

@@ -110,6 +110,14 @@ def test_without_the_trick_the_immediates_are_gone(sass, name, lop3, fp16):
 
 
 @pytest.mark.thorough
+def test_without_the_double_buffer_products_stand_side_by_side(sass):
+    ablation = sass.EVERY["single_registers"]
+    config = ablation.configured(AmpereConfig(4, 8, 8, group_blocks=8))
+    found = machine_code(sass, ablation.kernel, config)
+    assert found["filled"] < 0.75 * found["gaps"] and found["together"] >= 4 * 4
+
+
+@pytest.mark.thorough
 def test_every_ablation_gives_the_right_product_without_a_race(monkeypatch):
     counting = experiment_results.module(NAME, "counting", monkeypatch)
     for sizes, base in counting.PROBLEMS:
