@@ -14,8 +14,9 @@ from numba_marlin.emulator import Deadlock, PendingCopyRead, RegisterHazard
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
-from numba_marlin.kernels.w4a8.wgmma_int8 import KERNEL, WgmmaInt8Config, choose
-from numba_marlin.kernels.w4a8.wgmma_int8.config import MOST_K
+from numba_marlin.kernels.w4a8 import choose
+from numba_marlin.kernels.w4a8.config import MOST_K
+from numba_marlin.kernels.w4a8.wgmma_int8 import KERNEL, WgmmaInt8Config
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.problems import ActivationsProblem, WeightProblem
 from numba_marlin.quantizers.activations import quantize_rows

@@ -61,9 +61,9 @@ from numba_marlin.kernels.hopper.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.w4a8.wgmma_int8.config import PRODUCER_REGISTERS, STAGE_K
-from numba_marlin.kernels.w4a8.wgmma_int8.finish import finish_verbs
-from numba_marlin.kernels.w4a8.wgmma_int8.multiply import multiply_verbs
+from numba_marlin.kernels.w4a8.config import PRODUCER_REGISTERS, STAGE_K
+from numba_marlin.kernels.w4a8.finish import finish_verbs
+from numba_marlin.kernels.w4a8.multiply import multiply_verbs, turn_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 
@@ -73,7 +73,11 @@ def make(lang, config):
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
     schedule = schedule_verbs(lang, config)
     load = load_verbs(lang, config, ring)
-    multiply_item = multiply_verbs(lang, config, ring)
+    multiply_item, turns, ordered = (
+        multiply_verbs(lang, config, ring),
+        turn_verbs(lang, config),
+        config.ordered,
+    )
     finish, output = finish_verbs(lang, config), output_verbs(lang, config)
     moves_registers = config.consumer_registers is not None
     give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
@@ -113,12 +117,16 @@ def make(lang, config):
         plan = schedule.plan_of(sizes)
         place = ring.consumer_start()
         item = schedule.first_item(plan)
+        if ordered:
+            turns.open(thread.warpgroup)
         ptx.griddepcontrol_wait()  # c may still be the kernel's before
         while item.tile != NO_TILE:
             place, sums = multiply_item(shared, place, item, thread)
             acc = finish(sums, result, schedule.tile_of(item, plan), thread, sizes)
             output.write_result(acc, shared, result, item, plan, thread)
             item = schedule.next_item(plan, item)
+        if ordered:
+            turns.close(thread.warpgroup)
         output.drain(thread)
 
     def kernel(a_map, b_map, s_map, c_map, z_map, c, scales, bias, a_scales, m, n, k):
