@@ -15,6 +15,21 @@ bit (a scale per row of x; fma rounds once, to nearest even):
 
 float32(D) is rounded to nearest even where a group is so long that D does not fit. A kernel whose
 order is another (parts of k) has no bits to match, but stays under ``error_bound``.
+
+**With fp8 activations** D is a float, exact in float64 (18 bits of e4m3, 4 of the weight, 7 of the
+terms), but tensor cores of Hopper keep few of its bits. Kernels add up ``FP8_DEPTH`` of k at most,
+or a group that is shorter, before they go on in fp32. ``error_bound`` says how much may be lost
+there, and ``kernel_product`` gives the bits where nothing is: small integers.
+
+The loss, per addition of 32 products and the accumulator (Xie, Wang, Yang and Yang, "MMA-Sim:
+bit-accurate reference model of tensor cores and matrix cores", 2025, arXiv:2511.10909, which is
+what the PTX machine does; DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437,
+section 3.5.2, found as many bits): each of the 33 terms is cut off at u = 2^(e - 13), e the largest
+exponent among them, and the sum to 13 bits of fraction. In e4m3 weights are -15 to 15 times 2^-9,
+whose exponents all count as that of 8 * 2^-9, so that with X the largest of 32 |x| (2^-6 at least,
+the least exponent of x) and P the accumulator
+
+    error < 33 * 2^-13 max(8 X, |P before|) + 2^-13 |P after|
 """
 
 from __future__ import annotations
@@ -28,6 +43,7 @@ from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference import weights
 
 UNIT_ROUNDOFF = 2.0**-24
+FP8_DEPTH, FP8_STEP, FP8_ULP = 128, 32, 2.0**-13
 
 
 def _plain(x: QuantizedActivations, weight: weights.Weight) -> QuantizedWeight:
@@ -50,18 +66,28 @@ def matmul(
 
 
 def group_sums(x: QuantizedActivations, weight: weights.Weight) -> np.ndarray:
-    """D: int64 [groups, m, n] of int8 activations and integer zero points, exact. ValueError for
-    others, and for a weight with a permutation."""
+    """D: [groups, m, n] of integer zero points, exact: int64 of int8 activations, float64 of fp8.
+    ValueError for others, and for a weight with a permutation."""
     plain = _plain(x, weight)
-    if x.kind != "int8" or plain.zeros_kind == "float16" or plain.permutation is not None:
-        raise ValueError(
-            f"kind={x.kind!r}, zeros={plain.zeros_kind!r} must be 'int8' and integer zero points,"
-            " if any, and the weight without a permutation: only these sums are of integers"
-        )
-    values = x.plain_codes().astype(np.int64).reshape(x.m, -1, plain.rows_per_group)
-    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
-    codes = plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
+    values = _numbers(x)
+    values, codes = values.reshape(x.m, -1, plain.rows_per_group), _integers(plain)
     return np.stack([values[:, g] @ codes[g] for g in range(len(codes))])
+
+
+def _numbers(x: QuantizedActivations) -> np.ndarray:
+    """What the codes stand for, [m, k]: int64, or float64 of fp8."""
+    return x.values() if x.kind == "fp8" else x.plain_codes().astype(np.int64)
+
+
+def _integers(plain: QuantizedWeight) -> np.ndarray:
+    """code - zero, int64 [groups, rows, n]."""
+    if plain.zeros_kind == "float16" or plain.permutation is not None:
+        raise ValueError(
+            f"zeros={plain.zeros_kind!r} must be integers, if any, and the weight without a"
+            " permutation: only these sums are exact"
+        )
+    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
+    return plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -82,8 +108,8 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def kernel_product(
     x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
 ) -> np.ndarray:
-    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order. ValueError
-    as ``group_sums``, and for scales per group of x."""
+    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order; of fp8, if
+    its tensor cores lose none. ValueError as ``group_sums``, and for scales per group of x."""
     if x.group_size is not None:
         raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
     plain = _plain(x, weight)
@@ -100,11 +126,39 @@ def error_bound(
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
-    at most."""
+    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most."""
     plain = _plain(x, weight)
     sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
+    lost = np.zeros((x.m, plain.n))
+    if x.kind == "fp8":
+        sums, losses = _fp8_sums(x, plain)
+        scales = np.repeat(scales, len(sums) // len(scales), axis=0)
+        lost = (losses * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
     magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
+    magnitude = magnitude + lost
     if bias is not None:
         magnitude = magnitude + np.abs(bias.astype(np.float64))
     roundings = 2 * len(sums) + 2
-    return roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude + 2.0**-140
+    rounded = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude
+    return lost + rounded + 2.0**-140
+
+
+def _fp8_sums(x: QuantizedActivations, plain: QuantizedWeight) -> tuple[np.ndarray, np.ndarray]:
+    """-> (exact sums, bounds of what the tensor cores lose of them), float64 [pieces, m, n]: pieces
+    of ``FP8_DEPTH`` of k, of as many for each scale group, which may be shorter."""
+    size = plain.rows_per_group
+    values, codes = _numbers(x).reshape(x.m, -1, size), _integers(plain).astype(np.float64)
+    sums, losses = [], []
+    for group in range(len(codes)):
+        for first in range(0, size, FP8_DEPTH):
+            total, lost = np.zeros((x.m, plain.n)), np.zeros((x.m, plain.n))
+            for at in range(first, min(first + FP8_DEPTH, size), FP8_STEP):
+                here = slice(at, at + FP8_STEP)
+                part, before = values[:, group, here], np.abs(total) + lost
+                largest = 8 * np.maximum(np.abs(part).max(axis=1, keepdims=True), 2.0**-6)
+                total = total + part @ codes[group, here]
+                lost = lost + (FP8_STEP + 1) * FP8_ULP * np.maximum(largest, before)
+                lost = lost + FP8_ULP * (np.abs(total) + lost)
+            sums.append(total)
+            losses.append(lost)
+    return np.stack(sums), np.stack(losses)

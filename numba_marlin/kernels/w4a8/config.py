@@ -1,6 +1,6 @@
-"""The sizes of ``wgmma_int8`` and ``wgmma_fp8``: what can be chosen, and what follows from it. Pure.
-Where things lie in shared memory: ``kernels.hopper.shared``, with a stage twice as deep, of as many bytes of x.
-Terms (panel, strip, k16 row, ...): ``kernels.wgmma.kernel``."""
+"""The sizes of ``wgmma_int8`` and ``wgmma_fp8``: what can be chosen, and what follows from it.
+Pure. Where things lie in shared memory: ``kernels.hopper.shared``, with a stage twice as deep, of
+as many bytes of x. Terms (panel, strip, k16 row, ...): ``kernels.wgmma.kernel``."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -61,7 +61,7 @@ class WgmmaBytesConfig(SharedMemory):
             raise ValueError(
                 f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)"
             )
-        most = 128 if self.promotes else 256
+        most = 192 if self.promotes else 256
         if self.strips * self.tile_m > most:
             raise ValueError(
                 f"tile_m={self.tile_m} with {self.strips} strips a warp takes"

@@ -1,5 +1,5 @@
-"""What others want to know of ``wgmma_int8`` and ``wgmma_fp8``: two definitions of one kernel, which
-differ in the type of its 8-bit numbers."""
+"""What others want to know of ``wgmma_int8`` and ``wgmma_fp8``: two definitions of one kernel,
+which differ in the type of its 8-bit numbers."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def defined(name: str, summary: str, rung: int, config_type: type) -> KernelDefi
             tile=lambda config: (config.tile_m, config.tile_n),
             demo=Demo(profile=(1024, 8192, 8192)),
             half_products=False,
-            unmeasured="no GPU has run it yet: experiments/23_w4a8 will time it",
+            unmeasured="no GPU has profiled it yet: experiments/23_w4a8 times it",
             trials=(
                 Trial(config=small, sizes=(20, 128, 384), group_size=128, sms=3, places=(1, 2)),
                 Trial(

@@ -31,10 +31,10 @@ NEXT_K32 = 2  # 32 bytes of a row of x on, in the descriptor's units of 16
 
 
 def turn_verbs(lang, config):
-    """-> namespace: ``open``, ``wait``, ``give_over``, ``close``: device functions of the warpgroup,
-    with which two warpgroups take turns to multiply, number 0 first. Named barrier TURN + w: it is
-    w's turn; w waits, the other arrives. ``open`` and ``close`` come before the first turn and
-    after the last: of either barrier there are as many arrivals as waits."""
+    """-> namespace: ``open``, ``wait``, ``give_over``, ``close``: device functions of a warpgroup's
+    number, with which two warpgroups take turns to multiply, number 0 first. Named barrier TURN +
+    w: it is w's turn; w waits, the other arrives. ``open`` and ``close`` come before the first turn
+    and after the last: of either barrier there are as many arrivals as waits."""
     ptx = lang.ptx
     threads = 2 * WARPGROUP
 
@@ -189,10 +189,12 @@ def multiply_verbs(lang, config, ring):
     )
 
     def multiply_from(first, count, opens=True):
-        """-> device function (acc, words, descriptor, zero points, warpgroup, adds) -> accumulators,
-        done: products number ``first`` and ``count - 1`` more of a stage. words: of their k16 rows,
-        one behind the other. opens: it is the first of those between two promotions."""
-        waits_for_turn, passes_turn, two_rows = ordered and opens, ordered and count == 1, 2 * strips
+        """-> device function (acc, words, descriptor, zero points, warpgroup, adds) ->
+        accumulators, done: products number ``first`` and ``count - 1`` more of a stage. words: of
+        their k16 rows, one behind the other. opens: it is the first of those between two
+        promotions."""
+        waits_for_turn, passes_turn = ordered and opens, ordered and count == 1
+        two_rows = 2 * strips
 
         @lang.device
         def one(acc, words, descriptor, points, warpgroup, adds):
@@ -303,7 +305,8 @@ def multiply_verbs(lang, config, ring):
         """-> device function (totals, acc, stage, thread, shared, place) -> totals, acc: scale
         groups ``row`` and on of a stage, which is released when all is read."""
         count = config.products_per_scale
-        products, words_of = multiply_from(row * count, count), words_from(2 * row * count, 2 * count)
+        products = multiply_from(row * count, count)
+        words_of = words_from(2 * row * count, 2 * count)
         is_last = row == config.scale_rows - 1
 
         @lang.device
