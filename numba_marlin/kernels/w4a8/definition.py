@@ -87,6 +87,14 @@ def defined(name: str, summary: str, rung: int, config_type: type) -> KernelDefi
             trials=(
                 Trial(config=small, sizes=(20, 128, 384), group_size=128, sms=3, places=(1, 2)),
                 Trial(
+                    what="two warpgroups in turns",
+                    config=replace(small, tile_n=128, warpgroups=2, ordered=True),
+                    sizes=(20, 128, 384),
+                    group_size=128,
+                    sms=2,
+                    places=(1,),
+                ),
+                Trial(
                     what="two warpgroups, one scale per column",
                     config=replace(small, tile_n=128, warpgroups=2, group_blocks=-1),
                     sizes=(20, 256, 256),
