@@ -19,17 +19,7 @@ order is another (parts of k) has no bits to match, but stays under ``error_boun
 **With fp8 activations** D is a float, exact in float64 (18 bits of e4m3, 4 of the weight, 7 of the
 terms), but tensor cores of Hopper keep few of its bits. Kernels add up ``FP8_DEPTH`` of k at most,
 or a group that is shorter, before they go on in fp32. ``error_bound`` says how much may be lost
-there, and ``kernel_product`` gives the bits where nothing is: small integers.
-
-The loss, per addition of 32 products and the accumulator (Xie, Wang, Yang and Yang, "MMA-Sim:
-bit-accurate reference model of tensor cores and matrix cores", 2025, arXiv:2511.10909, which is
-what the PTX machine does; DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437,
-section 3.5.2, found as many bits): each of the 33 terms is cut off at u = 2^(e - 13), e the largest
-exponent among them, and the sum to 13 bits of fraction. In e4m3 weights are -15 to 15 times 2^-9,
-whose exponents all count as that of 8 * 2^-9, so that with X the largest of 32 |x| (2^-6 at least,
-the least exponent of x) and P the accumulator
-
-    error < 33 * 2^-13 max(8 X, |P before|) + 2^-13 |P after|
+there (by ``small_sums``), and ``kernel_product`` gives the bits where nothing is: small integers.
 """
 
 from __future__ import annotations
@@ -40,10 +30,11 @@ from numba_marlin.formats import BlockWeight, QuantizedWeight
 from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers.dequantize import as_quantized
-from numba_marlin.reference import weights
+from numba_marlin.reference import small_sums, weights
 
 UNIT_ROUNDOFF = 2.0**-24
-FP8_DEPTH, FP8_STEP, FP8_ULP = 128, 32, 2.0**-13
+FP8_DEPTH = 128
+FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 
 
 def _plain(x: QuantizedActivations, weight: weights.Weight) -> QuantizedWeight:
@@ -146,19 +137,17 @@ def error_bound(
 def _fp8_sums(x: QuantizedActivations, plain: QuantizedWeight) -> tuple[np.ndarray, np.ndarray]:
     """-> (exact sums, bounds of what the tensor cores lose of them), float64 [pieces, m, n]: pieces
     of ``FP8_DEPTH`` of k, of as many for each scale group, which may be shorter."""
-    size = plain.rows_per_group
+    size, depth = plain.rows_per_group, min(plain.rows_per_group, FP8_DEPTH)
     values, codes = _numbers(x).reshape(x.m, -1, size), _integers(plain).astype(np.float64)
     sums, losses = [], []
     for group in range(len(codes)):
-        for first in range(0, size, FP8_DEPTH):
-            total, lost = np.zeros((x.m, plain.n)), np.zeros((x.m, plain.n))
-            for at in range(first, min(first + FP8_DEPTH, size), FP8_STEP):
-                here = slice(at, at + FP8_STEP)
-                part, before = values[:, group, here], np.abs(total) + lost
-                largest = 8 * np.maximum(np.abs(part).max(axis=1, keepdims=True), 2.0**-6)
-                total = total + part @ codes[group, here]
-                lost = lost + (FP8_STEP + 1) * FP8_ULP * np.maximum(largest, before)
-                lost = lost + FP8_ULP * (np.abs(total) + lost)
-            sums.append(total)
-            losses.append(lost)
+        for first in range(0, size, depth):
+            here = slice(first, first + depth)
+            left, right = values[:, group, here], codes[group, here]
+            sums.append(left @ right)
+            tail = (0, -left.shape[1] % small_sums.TERMS)
+            lost = small_sums.error_bound(
+                np.pad(left, ((0, 0), tail)), np.pad(right.T * FP8_UNIT, ((0, 0), tail))
+            )
+            losses.append(lost / FP8_UNIT)
     return np.stack(sums), np.stack(losses)
