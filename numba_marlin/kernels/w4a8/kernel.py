@@ -5,8 +5,9 @@ Parameters, in the signature's order:
 
 a_map, b_map, s_map, c_map, z_map   tensor maps (``tensor_maps``) of
                    codes of x int8 or e4m3 [m, k], k permuted within 16 (``layout.w4a8``); b int32
-                   [k/16, 2 n_packed] in Marlin's order; scales [groups, n_packed] of the type of c; c [m,
-                   n]; zero points int32 [groups, n_packed / 8], the scales again if there are none
+                   [k/16, 2 n_packed] in Marlin's order; scales [groups, n_packed] of the type of c;
+                   c [m, n]; zero points int32 [groups, n_packed / 8], the scales again if there are
+                   none
 c, scales          addresses of the same; of scales, where there is one per column
 bias               [n], of the type of c
 a_scales           float32 [m], of the rows of x

@@ -17,7 +17,7 @@ of 128 where 1,590 were reached without promotion. With ``ordered`` they take tu
 (``turn_verbs``), as in CUTLASS's ping-pong kernels and FlashAttention-3: the first product of a
 group waits for the warpgroup's turn, and the turn passes on when the last has been issued. Words
 are loaded, and the first product's bytes made, before the turn. The turn passes before the products
-are done, so that the tensor cores are never idle. Why lane 0 may release the stage for its warp:
+are done, so that the other's are queued behind them. Why lane 0 may release the stage for its warp:
 ``kernels.wgmma.tensor``.
 
 The state of the loop: ``place`` and ``steps_left``, the same in all consumers; ``acc``, int32 or
