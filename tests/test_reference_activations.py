@@ -9,6 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin import quantizers, testing
+from numba_marlin.emulator.tensor.tensor_sums import SMALL_FLOATS
+from numba_marlin.emulator.tensor.wgmma_forms import FORMS
+from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.small_floats import encode
 from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.reference import activations
 
@@ -91,10 +95,60 @@ def test_exact_problems_have_exact_bits():
     assert (activations.kernel_product(x, problem.weight) == exact.astype(np.float16)).all()
 
 
-def test_only_integers_have_exact_sums():
+@pytest.mark.parametrize("symmetric", (True, False))
+def test_sums_of_fp8_are_exact(symmetric):
+    x, weight = operands(2, symmetric=symmetric)
+    x = quantize_rows(x.dequantized(), "fp8")
+    zeros = np.full(weight.scales.shape, 8) if weight.zeros is None else weight.zeros
+    values, sums = x.values(), activations.group_sums(x, weight)
+    for g, row, column in ((0, 0, 0), (1, 2, 5), (3, 1, 15)):
+        exact = sum(
+            Fraction(values[row, k]) * (int(weight.codes[k, column]) - int(zeros[g, column]))
+            for k in range(32 * g, 32 * g + 32)
+        )
+        assert Fraction(sums[g, row, column]) == exact
+
+
+@pytest.mark.parametrize("group_size", (32, 128, -1))
+def test_the_bound_of_fp8_holds_for_an_adder_that_keeps_thirteen_bits(group_size):
+    """Additions of 32 products as the machine makes them, and its promotions in fp32; half of the
+    bound, and rounding without the tensor cores' part, do not hold for numbers that are made to be
+    cut off."""
+    random, k = np.random.default_rng(3), 384
+    w = random.standard_normal((k, 16)).astype(np.float32)
+    weight = quantizers.quantize(w, group_size=group_size)
+    codes = np.full((2, k), encode(np.float32([2.0**-6]), "e4m3")[0])
+    codes[:, ::32] = encode(np.float32([448.0]), "e4m3")[0]
+    x = QuantizedActivations.of_codes("fp8", codes, np.ones(2, np.float32))
+    exact, bound = activations.matmul(x, weight), activations.error_bound(x, weight)
+    found = added_in_eights(x, weight)
+    assert (np.abs(found - exact) <= bound).all()
+    assert (np.abs(found - exact) > 1e-3 * bound).any()
+    rounding = 2.0**-24 * 20 * np.abs(exact).max()
+    assert (np.abs(found - exact) > rounding).any()
+
+
+def added_in_eights(x, weight):
+    """[m, n] as ``wgmma_fp8`` adds it up, by the adder of the PTX machine."""
+    kind, size = FORMS["f32", "e4m3", "e4m3"], weight.rows_per_group
+    columns = encode((weight.codes.astype(np.float32) - 8) * 2.0**-9, "e4m3").T
+    columns = np.ascontiguousarray(np.pad(columns, ((0, 64 - weight.n), (0, 0))))
+    rows = np.pad(x.plain_codes(), ((0, 8 - x.m), (0, 0)))
+    total = np.zeros((64, 8), np.float32)
+    for first in range(0, x.k, min(size, 128)):
+        sums = np.zeros((64, 8), np.float32)
+        for at in range(first, first + min(size, 128), 32):
+            a, b = columns[:, at : at + 32], rows[:, at : at + 32]
+            sums = kind.multiply(
+                np.ascontiguousarray(a), b.copy(), sums, False, False, SMALL_FLOATS
+            )
+        scales = np.pad(weight.scales[first // size].astype(np.float32), (0, 64 - weight.n))
+        total = activations.fma(sums, np.broadcast_to(scales[:, None], sums.shape), total)
+    return total.T[: x.m, : weight.n].astype(np.float64) * 2.0**9
+
+
+def test_what_has_no_bits_is_refused():
     x, weight = operands(1)
-    with pytest.raises(ValueError, match="kind='fp8'"):
-        activations.group_sums(quantize_rows(x.dequantized(), "fp8"), weight)
     with pytest.raises(ValueError, match="group_size=32 of x must be None"):
         activations.kernel_product(quantize_rows(x.dequantized(), "int8", 32), weight)
     with pytest.raises(ValueError, match="with k=128"):

@@ -1,21 +1,25 @@
-"""How fast is W4A8, activations quantised to int8 on the way, beside 16-bit activations?
+"""How fast is W4A8, activations quantised to int8 or fp8 on the way, beside 16-bit activations?
 
-    python experiments/23_w4a8/run.py measure [--m 1024,4096]   # needs a Hopper GPU and torch
-    python experiments/23_w4a8/run.py report                    # the table into README.md
-    python experiments/23_w4a8/run.py expect                    # what is expected; no GPU
+    python experiments/23_w4a8/run.py check         # products of small problems; Hopper and torch
+    python experiments/23_w4a8/run.py measure [--shapes 8192x8192] [--m 1024,4096] [--groups 128]
+    python experiments/23_w4a8/run.py compare ...   # every configuration, the product alone
+    python experiments/23_w4a8/run.py report        # the table into README.md
+    python experiments/23_w4a8/run.py expect        # what is expected; no GPU
 
 In each cell, in the same interleaved rounds (cold L2, CUDA graphs): ``cublas``, fp16;
-``w4a16``, what ``nm.matmul`` chooses for 16-bit activations; ``w4a8``, quantisation of x and the
-product, two launches; ``quantize``, its first launch alone. Results are checked before anything is
-timed: codes and scales of x equal to the rule's, bit for bit, products within the error of 8-bit
-activations. Rows are appended to results.jsonl; the newest of a cell counts. "Expected" is
-modelled: the time that ``w4a8.wgmma_int8.choose`` reckons, and 3 bytes of memory traffic for each
-number that is quantised.
+``w4a16``, what ``nm.matmul`` chooses for 16-bit activations; ``int8`` and ``fp8``, quantisation of
+x and the product, two launches; ``quantize_int8`` and ``quantize_fp8``, their first launches alone.
+Results are checked before anything is timed: codes and scales of x equal to the rule's, bit for
+bit, products within the error of 8-bit activations. Rows are appended to results.jsonl; the newest
+of a cell counts. "Expected" is modelled: the time that ``kernels.w4a8.choose`` reckons, and 3 bytes
+of memory traffic for each number that is quantised.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
+from statistics import median
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent)]
@@ -28,25 +32,32 @@ MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 SHAPES = ((8192, 8192), (8192, 57344), (28672, 8192), (4096, 4096))  # k, n
 BATCHES = (16, 64, 256, 1024, 2048, 4096)
 GROUPS = (128, -1)
-ENTRANTS = ("cublas", "w4a16", "w4a8", "quantize")
-LARGEST_ERROR = (
-    0.02  # norm-wise, of int8 with a scale per row on normal x; an index that is wrong: 1
-)
+KINDS, CODES = ("int8", "fp8"), {"int8": "int8", "fp8": "uint8"}
+ENTRANTS = ("cublas", "w4a16", *KINDS, *(f"quantize_{kind}" for kind in KINDS))
+# norm-wise, with a scale per row on normal x; an index that is wrong: 1
+LARGEST_ERROR = {"int8": 0.02, "fp8": 0.05}
 LAUNCH_US = 2.5
 
 
-def cells(batches=BATCHES):
-    """(problem with 16-bit activations, the same in int8) of every cell, weight by weight."""
-    from numba_marlin.problems import ActivationsProblem, WeightProblem
+def cells(batches=BATCHES, shapes=SHAPES, groups=GROUPS):
+    """The problem with 16-bit activations of every cell, weight by weight."""
+    from numba_marlin.problems import WeightProblem
 
-    for k, n in SHAPES:
-        for group_size in GROUPS:
+    for k, n in shapes:
+        for group_size in groups:
             for m in batches:
-                yield WeightProblem(m, n, k, group_size), ActivationsProblem(m, n, k, group_size)
+                yield WeightProblem(m, n, k, group_size)
+
+
+def quantized(problem, kind):
+    """The same problem with activations in 8 bits."""
+    from numba_marlin.problems import ActivationsProblem
+
+    return ActivationsProblem(problem.m, problem.n, problem.k, problem.group_size, activations=kind)
 
 
 def expected_us(problem, device):
-    """Of the product in int8 and of the quantisation of x, modelled."""
+    """Of a product in 8 bits and of the quantisation of x, modelled."""
     from numba_marlin.heuristics import rank
 
     product = rank(problem, device)[0].figures["predicted_us"]
@@ -54,8 +65,8 @@ def expected_us(problem, device):
     return product + LAUNCH_US + moved / device.bandwidth_bytes * 1e6
 
 
-def quantizer(batch):
-    """(its launch: a function of the stream; codes, scales) for the batch's x."""
+def quantizer(batch, kind):
+    """(its launch: a function of its number; codes, scales) for the batch's x."""
     import torch
 
     from numba_marlin.execution import driver, gpu, quantizing
@@ -63,8 +74,8 @@ def quantizer(batch):
 
     ordinal = torch.cuda.current_device()
     m, k = batch.x.shape
-    binding = quantizing.binding(RowTypes(), m, k, driver.describe(ordinal).target)
-    codes = torch.empty((m, k), dtype=torch.int8, device="cuda")
+    binding = quantizing.binding(RowTypes(kind), m, k, driver.describe(ordinal).target)
+    codes = torch.empty((m, k), dtype=getattr(torch, CODES[kind]), device="cuda")
     scales = torch.empty((m,), dtype=torch.float32, device="cuda")
     tensors = {"x": batch.x, "codes": codes, "scales": scales}
     addresses = {name: each.data_ptr() for name, each in tensors.items()}
@@ -89,53 +100,77 @@ class Quantised:
         self.x, self.fixed = batch.x, {"a": codes, "a_scales": scales}
 
 
-def check_codes(batch, codes, scales):
+def check_codes(batch, kind, codes, scales):
     """ValueError unless the first rows are quantised as the rule says, bit for bit."""
     from numba_marlin.quantizers.activations import quantize_rows
 
     few = min(16, len(codes))
-    wanted = quantize_rows(batch.x[:few].cpu().numpy())
+    wanted = quantize_rows(batch.x[:few].cpu().numpy(), kind)
     if not (codes[:few].cpu().numpy() == wanted.codes).all():
         raise ValueError(f"codes of x {tuple(batch.x.shape)} are not those of the rule")
     if not (scales[:few].cpu().numpy() == wanted.scales).all():
         raise ValueError(f"scales of x {tuple(batch.x.shape)} are not those of the rule")
 
 
-def entrants(bench, problem, quantized):
-    """{name: (launch, copies of its weights, configuration)}, every result checked."""
-    from dataclasses import asdict
+def in_turn(*launches):
+    """A launch of all of them, one after the other."""
 
+    def launch(index):
+        for each in launches:
+            each(index)
+
+    return launch
+
+
+def quantised(batch, kind):
+    """(launch that quantises the batch's x, the batch with its codes), which are checked."""
     import torch
 
+    quantize, codes, scales = quantizer(batch, kind)
+    quantize(0)
+    torch.cuda.synchronize()
+    check_codes(batch, kind, codes, scales)
+    return quantize, Quantised(batch, codes, scales)
+
+
+def product(problem, candidate, weights, batch):
+    """(contender, its error) of a product in 8 bits. ValueError if it is wrong."""
+    from numba_marlin.bench import contenders
+    from numba_marlin.bench.measure import relative_error
+
+    found = contenders.kernel(problem, candidate, weights, batch)
+    error = relative_error(found, batch)
+    if not error < LARGEST_ERROR[problem.activations]:
+        raise ValueError(f"{problem.in_words()}, {candidate.config}: relative error {error:.3g}")
+    return found, error
+
+
+def entrants(bench, problem):
+    """{name: (launch, copies of its weights, configuration, error)}, every result checked."""
+    from dataclasses import asdict
+
     from numba_marlin.bench import contenders, operands
-    from numba_marlin.bench.measure import checked, relative_error
+    from numba_marlin.bench.measure import checked
     from numba_marlin.heuristics import rank
 
     weights = bench.weights(problem)
     batch = operands.random_batch(weights, problem.m)
-    quantize, codes, scales = quantizer(batch)
-    quantize(0)
-    torch.cuda.synchronize()
-    check_codes(batch, codes, scales)
     cublas = contenders.cublas(weights, batch)
     half = bench.contender(problem, rank(problem, bench.device)[0], weights, batch)
     checked(half, batch)
-    best = rank(quantized, bench.device)[0]
-    eight = contenders.kernel(quantized, best, weights, Quantised(batch, codes, scales))
-    error = relative_error(eight, batch)
-    if not error < LARGEST_ERROR:
-        raise ValueError(f"{quantized.in_words()}: relative error {error:.3g}")
-
-    def both(index):
-        quantize(index)
-        eight.launch(index)
-
-    return {
-        "cublas": (cublas.launch, cublas.copies, {}),
-        "w4a16": (half.launch, half.copies, {"kernel": half.name, **asdict(half.candidate.config)}),
-        "w4a8": (both, eight.copies, {"kernel": best.kernel, **asdict(best.config)}),
-        "quantize": (quantize, 1, {}),
-    }, error
+    config = {"kernel": half.name, **asdict(half.candidate.config)}
+    found = {
+        "cublas": (cublas.launch, cublas.copies, {}, 0),
+        "w4a16": (half.launch, half.copies, config, 0),
+    }
+    for kind in KINDS:
+        quantize, codes = quantised(batch, kind)
+        best = rank(quantized(problem, kind), bench.device)[0]
+        eight, error = product(quantized(problem, kind), best, weights, codes)
+        config = {"kernel": best.kernel, **asdict(best.config)}
+        found[kind] = in_turn(quantize, eight.launch), eight.copies, config, error
+        found[f"quantize_{kind}"] = quantize, 1, {}, 0
+    return found
 
 
 def row_of(name, config, problem, us, environment, **more):
@@ -160,25 +195,109 @@ def measure(args):
 
     bench = Bench(Settings(rounds=args.rounds))
     with rows.Recorder(RESULTS) as out:
-        for problem, quantized in cells(args.m):
-            found, error = entrants(bench, problem, quantized)
+        for problem in cells(args.m, args.shapes, args.groups):
+            found = entrants(bench, problem)
             timers = {
                 name: GraphTimer(launch, least=max(3, copies))
-                for name, (launch, copies, _) in found.items()
+                for name, (launch, copies, _, _) in found.items()
             }
             bench.watch.settle()
             bench.watch.clear()
             times = interleave(timers, args.rounds, bench.watch.sample)
-            more = {
-                "rounds": args.rounds,
-                "clocks": bench.watch.summary(),
-                "relative_error": float(f"{error:.3g}"),
-            }
+            more = {"rounds": args.rounds, "clocks": bench.watch.summary()}
             for name, us in times.items():
-                config = found[name][2]
-                out.write(row_of(name, config, problem, us, bench.environment, **more))
-            medians = {name: sorted(us)[len(us) // 2] for name, us in times.items()}
-            print(problem.in_words(), {n: round(us, 1) for n, us in medians.items()}, flush=True)
+                _, _, config, error = found[name]
+                error = {"relative_error": float(f"{error:.3g}")} if error else {}
+                out.write(row_of(name, config, problem, us, bench.environment, **more, **error))
+            medians = {name: round(median(us), 1) for name, us in times.items()}
+            print(problem.in_words(), medians, flush=True)
+
+
+def compare(args):
+    """Times of all configurations that are proposed, printed, fastest first, and written to
+    configurations.jsonl."""
+    from dataclasses import asdict
+
+    from numba_marlin.bench import operands
+    from numba_marlin.bench.measure import Bench, Settings
+    from numba_marlin.bench.timing import GraphTimer, interleave
+
+    bench = Bench(Settings(rounds=args.rounds))
+    with rows.Recorder(HERE / "configurations.jsonl") as out:
+        for problem in cells(args.m, args.shapes, args.groups):
+            weights = bench.weights(problem)
+            batch = operands.random_batch(weights, problem.m)
+            for kind in args.kinds:
+                _, codes = quantised(batch, kind)
+                eight, found = quantized(problem, kind), {}
+                for each in proposals(eight, bench.device):
+                    label = f"{each.kernel} {differences(each.config)}"
+                    found[label] = product(eight, each, weights, codes)[0], each
+                timers = {
+                    label: GraphTimer(contender.launch, least=max(3, contender.copies))
+                    for label, (contender, _) in found.items()
+                }
+                bench.watch.settle()
+                bench.watch.clear()
+                times = interleave(timers, args.rounds, bench.watch.sample)
+                print(eight.in_words())
+                for label in sorted(times, key=lambda label: median(times[label])):
+                    us, candidate = times[label], found[label][1]
+                    expected = candidate.figures["predicted_us"]
+                    print(f"{median(us):10.1f} us, expected {expected:8.1f}  {label}", flush=True)
+                    config = {"kernel": candidate.kernel, **asdict(candidate.config)}
+                    more = {"rounds": args.rounds, "expected_us": round(expected, 1)}
+                    out.write(row_of(kind, config, problem, us, bench.environment, **more))
+
+
+def proposals(problem, device):
+    """Candidates of all configurations that the kernel proposes."""
+    from numba_marlin.heuristics import candidates
+    from numba_marlin.kernels import registry
+
+    for kernel in registry.kernels(problem.kind):
+        if not kernel.takes.refusals(problem):
+            for config in kernel.chooser.configurations(problem, device):
+                yield candidates.candidate(problem, device, kernel.name, config)
+
+
+def differences(config):
+    """Fields of a configuration that are chosen, in words."""
+    turns = ", in turns" if config.ordered else ""
+    return f"{config.tile_m} x {config.tile_n}, {config.stages} stages{turns}"
+
+
+def check(args):
+    """The first ``--most`` configurations that are proposed for a small problem: int8 bit for bit,
+    fp8 within its bound. ``--backend emulator --shapes 256x136 --m 3``: without a GPU."""
+    import numpy as np
+
+    import numba_marlin as nm
+    from numba_marlin.problems import ActivationsProblem
+    from numba_marlin.testing.activations import check_product
+
+    random, (k, n), m = np.random.default_rng(1), args.shapes[0], args.m[0]
+    x = random.standard_normal((m, k)).astype(np.float16)
+    w, done = random.standard_normal((k, n)).astype(np.float32), 0
+    for group_size, symmetric in itertools.product(args.groups, (True, False)):
+        weight = nm.quantize(w, group_size=group_size, symmetric=symmetric)
+        packed = nm.pack(weight)
+        for kind in args.kinds:
+            codes = nm.quantize_activations(x, kind)
+            problem = ActivationsProblem.of_quantized(codes, weight)
+            for each in list(proposals(problem, target()))[: args.most]:
+                y = nm.matmul(codes, packed, args.backend, kernel=each.kernel, config=each.config)
+                check_product(y, codes, weight)
+                done += 1
+    print(f"{done} products are right")
+
+
+def target():
+    """The GPU of this computer, or the H200's entry."""
+    from numba_marlin.execution import driver
+    from numba_marlin.hardware import devices
+
+    return driver.describe(0) if driver.probe().usable else devices.device("H200")
 
 
 def table(found, device):
@@ -188,25 +307,26 @@ def table(found, device):
         key = row["k"], row["n"], row["group_size"], row["m"]
         times.setdefault(key, {})[row["kernel"]] = row["us"]
     lines = []
-    for problem, quantized in cells(sorted({row["m"] for row in found})):
+    for problem in cells(sorted({row["m"] for row in found})):
         cell = times.get((problem.k, problem.n, problem.group_size, problem.m), {})
         if set(cell) < set(ENTRANTS):
             continue
-        us = cell["w4a8"]
+        int8, fp8 = (cell[kind] for kind in KINDS)
         lines.append(
             [
                 f"{problem.k} x {problem.n}",
                 "columns" if problem.group_size == -1 else str(problem.group_size),
                 str(problem.m),
                 *(f"{cell[name]:.1f}" for name in ENTRANTS),
-                f"{cell['cublas'] / us:.2f}",
-                f"{cell['w4a16'] / us:.2f}",
-                f"{problem.flops / us * 1e-6:.0f}",
-                f"{expected_us(quantized, device):.1f}",
+                *(f"{cell[other] / us:.2f}" for us in (int8, fp8) for other in ENTRANTS[:2]),
+                *(f"{problem.flops / us * 1e-6:.0f}" for us in (int8, fp8)),
+                *(f"{expected_us(quantized(problem, kind), device):.1f}" for kind in KINDS),
             ]
         )
     header = ["k x n", "groups", "m", *(f"{name}: us" for name in ENTRANTS)]
-    header += ["of cuBLAS", "of W4A16", "TFLOP/s", "expected: us (modelled)"]
+    header += [f"{kind} of {other}" for kind in KINDS for other in ("cuBLAS", "W4A16")]
+    header += [f"{kind}: TFLOP/s" for kind in KINDS]
+    header += [f"{kind}: expected us (modelled)" for kind in KINDS]
     return markdown(header, lines)
 
 
@@ -222,12 +342,19 @@ def expect(args):
     from numba_marlin.hardware import devices
 
     device = devices.device("H200")
-    for _, quantized in cells(args.m):
-        print(f"{expected_us(quantized, device):10.1f} us  {quantized.in_words()}")
+    for problem in cells(args.m, args.shapes, args.groups):
+        for kind in args.kinds:
+            eight = quantized(problem, kind)
+            print(f"{expected_us(eight, device):10.1f} us  {eight.in_words()}")
 
 
-def batches(text):
+def numbers(text):
     return [int(each) for each in text.split(",")]
+
+
+def sizes(text):
+    """ "8192x57344,4096x4096", k by n"""
+    return [tuple(map(int, each.split("x"))) for each in text.split(",")]
 
 
 def main(arguments=None):
@@ -235,10 +362,17 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for run in (measure, report, expect):
+    for run in (check, measure, compare, report, expect):
         command = commands.add_parser(run.__name__)
         command.add_argument("--rounds", type=int, default=9)
-        command.add_argument("--m", type=batches, default=list(BATCHES))
+        small = run is check
+        command.add_argument("--m", type=numbers, default=[200] if small else list(BATCHES))
+        command.add_argument("--shapes", type=sizes, default=[(1024, 520)] if small else SHAPES)
+        command.add_argument("--groups", type=numbers, default=GROUPS)
+        command.add_argument("--kinds", type=lambda text: text.split(","), default=KINDS)
+        if small:
+            command.add_argument("--backend", default="cuda")
+            command.add_argument("--most", type=int, default=2)
         command.set_defaults(run=run)
     args = parser.parse_args(arguments)
     args.run(args)

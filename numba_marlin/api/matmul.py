@@ -176,8 +176,8 @@ def matmul(
         predicts the cost. With ``config``, that configuration must allow it, and the caller must
         pass the same one for every m.
     return_info: return (result, RunInfo).
-    activations: "int8" quantises x first, with a scale per row, where x is: the same result as
-        ``matmul(quantize_activations(x, "int8"), p)``. None: 16 bits.
+    activations: "int8" or "fp8" (e4m3) quantises x first, with a scale per row, where x is: the
+        same result as ``matmul(quantize_activations(x, "int8"), p)``. None: 16 bits.
 
     Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing if the
     backend asked for, or the device that holds x, cannot run the product, and under torch.compile.

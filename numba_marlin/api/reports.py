@@ -41,7 +41,7 @@ def explain(
     types: fields of the problem that differ from their defaults. ``problems.WeightProblem``:
         dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
         batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with
-        32). ``problems.ActivationsProblem``: the same, and activations="int8" (W4A8).
+        32). ``problems.ActivationsProblem``: the same, and activations="int8" or "fp8" (W4A8).
         ``problems.BlockProblem``: result="nvfp4", source=True (a C), bias=True,
         activation="silu", rounding="ceil".
 

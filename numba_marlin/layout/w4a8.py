@@ -9,10 +9,11 @@ of columns 16j + g and 16j + g + 8 (``formats.marlin_order``). A sum does not de
 its terms, so the weights stay where they are, and x is stored in their order: position 4t + b of
 each 16 of k holds k = ``K_ORDER[4t + b]``. Every code then is used by the lane that has it.
 
-``halves`` is what a kernel computes, in the same instructions: 5 for the 8 weights of a word, where
-16-bit weights take 9 before they are scaled. With a nibble c in the upper half of a byte and the
-highest bit flipped, the byte is 16 (c - 8) as a signed number: symmetric weights need no correction
-for their offset, and the factor of 16 is left to the scale, a power of two.
+``halves`` is what a kernel computes, in the same instructions: 5 in int8 for the 8 weights of a
+word, where 16-bit weights take 9 before they are scaled (``kernels.w4a8.elements`` has e4m3). With
+a nibble c in the upper half of a byte and the highest bit flipped, the byte is 16 (c - 8) as a
+signed number: symmetric weights need no correction for their offset, and the factor of 16 is left
+to the scale, a power of two.
 """
 
 from __future__ import annotations

@@ -15,6 +15,11 @@ bit (a scale per row of x; fma rounds once, to nearest even):
 
 float32(D) is rounded to nearest even where a group is so long that D does not fit. A kernel whose
 order is another (parts of k) has no bits to match, but stays under ``error_bound``.
+
+**With fp8 activations** D is a float, exact in float64 (18 bits of e4m3, 4 of the weight, 7 of the
+terms), but tensor cores of Hopper keep few of its bits. Kernels add up ``FP8_DEPTH`` of k at most,
+or a group that is shorter, before they go on in fp32. ``error_bound`` says how much may be lost
+there (by ``small_sums``), and ``kernel_product`` gives the bits where nothing is: small integers.
 """
 
 from __future__ import annotations
@@ -25,9 +30,11 @@ from numba_marlin.formats import BlockWeight, QuantizedWeight
 from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers.dequantize import as_quantized
-from numba_marlin.reference import weights
+from numba_marlin.reference import small_sums, weights
 
 UNIT_ROUNDOFF = 2.0**-24
+FP8_DEPTH = 128
+FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 
 
 def _plain(x: QuantizedActivations, weight: weights.Weight) -> QuantizedWeight:
@@ -50,18 +57,28 @@ def matmul(
 
 
 def group_sums(x: QuantizedActivations, weight: weights.Weight) -> np.ndarray:
-    """D: int64 [groups, m, n] of int8 activations and integer zero points, exact. ValueError for
-    others, and for a weight with a permutation."""
+    """D: [groups, m, n] of integer zero points, exact: int64 of int8 activations, float64 of fp8.
+    ValueError for others, and for a weight with a permutation."""
     plain = _plain(x, weight)
-    if x.kind != "int8" or plain.zeros_kind == "float16" or plain.permutation is not None:
-        raise ValueError(
-            f"kind={x.kind!r}, zeros={plain.zeros_kind!r} must be 'int8' and integer zero points,"
-            " if any, and the weight without a permutation: only these sums are of integers"
-        )
-    values = x.plain_codes().astype(np.int64).reshape(x.m, -1, plain.rows_per_group)
-    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
-    codes = plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
+    values = _numbers(x)
+    values, codes = values.reshape(x.m, -1, plain.rows_per_group), _integers(plain)
     return np.stack([values[:, g] @ codes[g] for g in range(len(codes))])
+
+
+def _numbers(x: QuantizedActivations) -> np.ndarray:
+    """What the codes stand for, [m, k]: int64, or float64 of fp8."""
+    return x.values() if x.kind == "fp8" else x.plain_codes().astype(np.int64)
+
+
+def _integers(plain: QuantizedWeight) -> np.ndarray:
+    """code - zero, int64 [groups, rows, n]."""
+    if plain.zeros_kind == "float16" or plain.permutation is not None:
+        raise ValueError(
+            f"zeros={plain.zeros_kind!r} must be integers, if any, and the weight without a"
+            " permutation: only these sums are exact"
+        )
+    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
+    return plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -82,8 +99,8 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def kernel_product(
     x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
 ) -> np.ndarray:
-    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order. ValueError
-    as ``group_sums``, and for scales per group of x."""
+    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order; of fp8, if
+    its tensor cores lose none. ValueError as ``group_sums``, and for scales per group of x."""
     if x.group_size is not None:
         raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
     plain = _plain(x, weight)
@@ -100,11 +117,37 @@ def error_bound(
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
-    at most."""
+    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most."""
     plain = _plain(x, weight)
     sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
+    lost = np.zeros((x.m, plain.n))
+    if x.kind == "fp8":
+        sums, losses = _fp8_sums(x, plain)
+        scales = np.repeat(scales, len(sums) // len(scales), axis=0)
+        lost = (losses * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
     magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
+    magnitude = magnitude + lost
     if bias is not None:
         magnitude = magnitude + np.abs(bias.astype(np.float64))
     roundings = 2 * len(sums) + 2
-    return roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude + 2.0**-140
+    rounded = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude
+    return lost + rounded + 2.0**-140
+
+
+def _fp8_sums(x: QuantizedActivations, plain: QuantizedWeight) -> tuple[np.ndarray, np.ndarray]:
+    """-> (exact sums, bounds of what the tensor cores lose of them), float64 [pieces, m, n]: pieces
+    of ``FP8_DEPTH`` of k, of as many for each scale group, which may be shorter."""
+    size, depth = plain.rows_per_group, min(plain.rows_per_group, FP8_DEPTH)
+    values, codes = _numbers(x).reshape(x.m, -1, size), _integers(plain).astype(np.float64)
+    sums, losses = [], []
+    for group in range(len(codes)):
+        for first in range(0, size, depth):
+            here = slice(first, first + depth)
+            left, right = values[:, group, here], codes[group, here]
+            sums.append(left @ right)
+            tail = (0, -left.shape[1] % small_sums.TERMS)
+            lost = small_sums.error_bound(
+                np.pad(left, ((0, 0), tail)), np.pad(right.T * FP8_UNIT, ((0, 0), tail))
+            )
+            losses.append(lost / FP8_UNIT)
+    return np.stack(sums), np.stack(losses)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from numba_marlin import compiler
+from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.small_floats import encode
 from numba_marlin.kernels.registry import find_kernel, names
 from numba_marlin.problems import ACTIVATIONS, OPERANDS, WEIGHTS
 from numba_marlin.quantizers.activations import quantize_rows
@@ -132,7 +134,7 @@ class SmallActivations(Small):
         given = exact_problem(
             *self.shape, seed=1, dtype=config.dtype, zeros_kind=config.zeros, bias=config.bias
         )
-        x = quantize_rows(given.x)
+        x = quantize_rows(given.x) if config.activations == "int8" else small_floats(given.x)
         expected = kernel_product(x, given.weight, given.bias)
         return functools.partial(
             launches.prepare,
@@ -143,6 +145,16 @@ class SmallActivations(Small):
             sms=self.sms,
             bias=given.bias,
         ), expected
+
+
+def small_floats(x: np.ndarray) -> QuantizedActivations:
+    """Numbers that e4m3 has, with scales of 1: small, so that tensor cores lose nothing of sums."""
+    codes = encode(x.astype(np.float32), "e4m3")
+    found = QuantizedActivations.of_codes(
+        "fp8", codes, np.ones(len(x), np.float32), None, x.dtype.name
+    )
+    assert np.array_equal(found.dequantized(np.float64), x.astype(np.float64))
+    return found
 
 
 _KINDS = {WEIGHTS: Small, OPERANDS: SmallBlocks, ACTIVATIONS: SmallActivations}

@@ -13,6 +13,7 @@ from numba_marlin.execution import arrays, driver, gpu, quantizing
 from numba_marlin.formats.floats import round_to
 from numba_marlin.hardware import devices
 from numba_marlin.reference import activations
+from numba_marlin.testing.activations import check_product
 
 K, N, M = 256, 128, 20
 
@@ -42,6 +43,14 @@ def test_both_ways_give_the_references_bits(x, weight, packed):
     assert y.dtype == np.float16 and np.array_equal(y, expected)
     assert np.array_equal(nm.matmul(x, packed, activations="int8"), expected)
     assert np.array_equal(nm.matmul(q, packed, activations="int8"), expected)
+
+
+def test_fp8_is_within_its_bound(x, weight, packed):
+    q = nm.quantize_activations(x, "fp8")
+    y, info = nm.matmul(q, packed, return_info=True)
+    assert info.candidate.kernel == "wgmma_fp8" and "fp8 activations" in repr(info)
+    check_product(y, q, weight)
+    assert np.array_equal(nm.matmul(x, packed, activations="fp8"), y)
 
 
 @pytest.mark.thorough
@@ -82,7 +91,7 @@ def test_a_torch_tensor_gives_a_torch_tensor(x, packed):
     "options, error, match",
     (
         ({"activations": "int4"}, ValueError, "kind='int4' must be one of int8, fp8"),
-        ({"activations": "fp8"}, ValueError, "does not take activations=fp8"),
+        ({"activations": "fp8", "kernel": "wgmma_int8"}, ValueError, "not take activations=fp8"),
         ({"activations": "int8", "kernel": "wgmma"}, ValueError, "does not take 8-bit activ"),
         ({"kernel": "wgmma_int8"}, ValueError, "does not take 16-bit activations"),
         ({"activations": "int8", "bias": np.zeros(N)}, TypeError, "bias.dtype=float64 must be"),
@@ -110,10 +119,11 @@ def test_operands_that_do_not_fit_are_refused(x, packed):
         nm.matmul(x[:, :64], blocks, activations="int8")
 
 
-def test_explain_says_what_would_run():
-    said = nm.explain(1024, 8192, 8192, device="H200", activations="int8")
-    assert said.to_dict()["candidates"][0]["kernel"] == "wgmma_int8"
-    assert "int8 activations" in str(said) and "counted, not measured" in str(said)
+@pytest.mark.parametrize("kind", ("int8", "fp8"))
+def test_explain_says_what_would_run(kind):
+    said = nm.explain(1024, 8192, 8192, device="H200", activations=kind)
+    assert said.to_dict()["candidates"][0]["kernel"] == f"wgmma_{kind}"
+    assert f"{kind} activations" in str(said) and "counted, not measured" in str(said)
     plain = nm.explain(16, 64, 64, device="H200", activations=None).to_dict()["problem"]
     assert "activations" not in plain
 

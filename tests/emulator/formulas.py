@@ -145,6 +145,11 @@ def prmt(w):
     return np.ascontiguousarray(source[:, [1, 3, 5, 7]]).view(np.uint32).astype(np.uint64)
 
 
+def byte_distances(w):
+    a, b = (word(w, name).view(np.uint8).astype(np.int16) for name in "ab")
+    return np.abs(a - b).astype(np.uint8).view(np.uint32).astype(np.uint64)[:, None]
+
+
 def shuffle(w):
     lanes = w.inputs["lane"][:, 0].astype(int) + np.arange(THREADS) // 32 * 32
     return w.inputs["value"][lanes]
@@ -188,6 +193,7 @@ FORMULAS = {
     "fma_rn_f32": fma_f32,
     "lop3": lop3,
     "prmt_b32": prmt,
+    "vabsdiff4_u32": byte_distances,
     "both_low_f16x2": both(0),
     "both_high_f16x2": both(16),
     "opaque_u32": lambda w: w.inputs["a"],

@@ -14,7 +14,14 @@ from numba_marlin.quantizers.activations import quantize_rows
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "23_w4a8"
 ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
-US = {"cublas": 300.0, "w4a16": 200.0, "w4a8": 100.0, "quantize": 5.0}
+US = {
+    "cublas": 300.0,
+    "w4a16": 200.0,
+    "int8": 100.0,
+    "fp8": 50.0,
+    "quantize_int8": 5.0,
+    "quantize_fp8": 6.0,
+}
 
 
 @pytest.fixture
@@ -30,23 +37,45 @@ def run(tmp_path, monkeypatch):
 
 def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
     with run.RESULTS.open("w") as out:
-        for problem, _ in run.cells([64]):
+        for problem in run.cells([64]):
             for name, us in US.items():
                 row = run.row_of(name, {}, problem, [us] * 3, ENVIRONMENT)
                 out.write(json.dumps(row) + "\n")
     run.report(SimpleNamespace())
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert page.count("| 64 | 300.0 | 200.0 | 100.0 | 5.0 | 3.00 | 2.00 | ") == 8
+    assert (
+        page.count("| 64 | 300.0 | 200.0 | 100.0 | 50.0 | 5.0 | 6.0 | 3.00 | 2.00 | 6.00 | 4.00 |")
+        == 8
+    )
     assert "| 8192 x 8192 | columns | 64 |" in page and "Not measured yet" not in page
 
 
 def test_every_cell_has_an_expected_time(run, capsys):
     device = devices.device("H200")
-    found = [run.expected_us(quantized, device) for _, quantized in run.cells()]
-    assert len(found) == len(run.SHAPES) * len(run.GROUPS) * len(run.BATCHES)
+    found = [
+        run.expected_us(run.quantized(problem, kind), device)
+        for problem in run.cells()
+        for kind in run.KINDS
+    ]
+    assert len(found) == 2 * len(run.SHAPES) * len(run.GROUPS) * len(run.BATCHES)
     assert min(found) > run.LAUNCH_US
     run.main(["expect", "--m", "4096"])
-    assert capsys.readouterr().out.count("us  C[4096") == 8
+    assert capsys.readouterr().out.count("us  C[4096") == 16
+
+
+def test_cells_can_be_chosen(run, capsys):
+    chosen = ["--m", "64,96", "--shapes", "512x1024", "--groups", "-1", "--kinds", "fp8"]
+    run.main(["expect", *chosen])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and all("one scale per column; fp8" in each for each in said)
+    assert "C[96, 1024] = A[96, 512]" in said[1]
+
+
+@pytest.mark.thorough
+def test_products_are_checked_without_a_gpu(run, capsys):
+    where = ["--backend", "emulator", "--shapes", "128x64", "--m", "3", "--groups", "128"]
+    run.main(["check", *where, "--most", "1"])
+    assert "4 products are right" in capsys.readouterr().out
 
 
 class OnGpu(np.ndarray):
@@ -63,8 +92,8 @@ def test_codes_that_are_not_the_rules_are_refused(run):
     x = np.random.default_rng(1).standard_normal((20, 32)).astype(np.float16)
     q = quantize_rows(x)
     batch, scales = SimpleNamespace(x=x.view(OnGpu)), q.scales.view(OnGpu)
-    run.check_codes(batch, q.codes.view(OnGpu), scales)
+    run.check_codes(batch, "int8", q.codes.view(OnGpu), scales)
     with pytest.raises(ValueError, match="codes of x"):
-        run.check_codes(batch, np.roll(q.codes, 1, axis=1).view(OnGpu), scales)
+        run.check_codes(batch, "int8", np.roll(q.codes, 1, axis=1).view(OnGpu), scales)
     with pytest.raises(ValueError, match="scales of x"):
-        run.check_codes(batch, q.codes.view(OnGpu), (scales * 2).view(OnGpu))
+        run.check_codes(batch, "int8", q.codes.view(OnGpu), (scales * 2).view(OnGpu))

@@ -34,6 +34,9 @@ VARIANTS = (
     "wgmma, MXFP4",
     "block_scaled, one block",
     "wgmma_int8, two warpgroups, one scale per column",
+    "wgmma_int8, two warpgroups in turns",
+    "wgmma_fp8, two warpgroups, one scale per column",
+    "wgmma_fp8",
 )
 
 

@@ -1,4 +1,4 @@
-"""Where things lie in the shared memory of ``wgmma`` (and of ``wgmma_int8``, whose stages are of
+"""Where things lie in the shared memory of ``wgmma`` (and of those of ``w4a8``, whose stages are of
 eight k16 rows instead of four): offsets in bytes, from an address that is a multiple of ALIGNMENT.
 Names are properties, below or in ``config``; the last index is in bytes.
 
@@ -74,7 +74,7 @@ DESCRIPTOR_WITHOUT_ADDRESS = Descriptor(
 
 
 class SharedMemory:
-    """Properties of ``WgmmaConfig``, and of the configuration of ``w4a8.wgmma_int8``, whose x has
+    """Properties of ``WgmmaConfig``, and of the configurations of ``w4a8``, whose x has
     8 bits and whose stages are twice as deep."""
 
     # ---- a stage ----

@@ -1,3 +1,8 @@
-"""Kernels for activations in 8 bits and quantised weights (W4A8), a package each."""
+"""Kernels for activations in 8 bits and quantised weights (W4A8).
+
+``wgmma_int8`` and ``wgmma_fp8`` are one kernel with two types of activations: ``kernel`` is what to
+read first, ``multiply`` its main loop, ``elements`` what differs between the types; ``config``
+holds its sizes, ``choose`` says which of them a problem gets, ``definition`` what others want to
+know."""
 
 KIND = "activations"  # of the problems that they take (``problems.protocol``)

@@ -1,90 +1,11 @@
 """What others want to know of the kernel ``wgmma_int8``, beside it."""
 
-from dataclasses import replace
+from numba_marlin.kernels.w4a8.config import WgmmaInt8Config
+from numba_marlin.kernels.w4a8.definition import defined
 
-from numba_marlin.kernels.hopper.shared import ALIGNMENT
-from numba_marlin.kernels.language.about import (
-    About,
-    Demo,
-    MachineCost,
-    Trial,
-    stages_in_a_row,
-)
-from numba_marlin.kernels.language.definition import KernelDefinition, TakesActivations
-from numba_marlin.kernels.w4a8.wgmma_int8 import choose
-from numba_marlin.kernels.w4a8.wgmma_int8.config import WgmmaInt8Config
-from numba_marlin.kernels.w4a8.wgmma_int8.kernel import make, tensor_maps
-
-SMALL = WgmmaInt8Config(tile_m=16, tile_n=64, warpgroups=1, stages=2)
-
-KERNEL = KernelDefinition(
-    name="wgmma_int8",
-    summary="W4A8 on Hopper: Marlin's bytes times int8 activations, wgmma at the 8-bit rate",
-    rung=10,
-    config_type=WgmmaInt8Config,
-    parameters=(
-        ("a_map", "tensormap"),
-        ("b_map", "tensormap"),
-        ("s_map", "tensormap"),
-        ("c_map", "tensormap"),
-        ("z_map", "tensormap"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("bias", "u64"),
-        ("a_scales", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: config.threads,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    tensor_maps=tensor_maps,
-    takes=TakesActivations(
-        dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")),
-        zeros=(None, "integer"),
-        bias=True,
-        column_step=8,
-    ),
-    method=lambda config: "sums",
-    waits=False,
-    dependent=lambda config: True,
-    order_of_sums=lambda config: config.order_of_sums,
-    min_arch="sm_90a",
-    chooser=choose,
-    about=About(
-        machine_cost=MachineCost(weight=0.06, result=0.2, warp=8),
-        sections={
-            "copy": (
-                "fetch_weights",
-                "fetch_x",
-                "fill_first",
-                "fill_stages",
-                "produce",
-                "copy_boxes",
-            ),
-            "multiply": ("multiply_groups", "multiply_columns", "add_quad"),
-            "write": ("finish_quad", "row_scale", "write_result", "store_sixteen_rows", "drain"),
-        },
-        shared_alignment=ALIGNMENT,
-        stages=lambda config: stages_in_a_row(
-            config.stages, config.stage_bytes, (0, config.stage_bytes)
-        ),
-        tile=lambda config: (config.tile_m, config.tile_n),
-        demo=Demo(profile=(1024, 8192, 8192)),
-        half_products=False,
-        unmeasured="no GPU has run it yet: experiments/23_w4a8 will time it",
-        trials=(
-            Trial(config=SMALL, sizes=(20, 128, 384), group_size=128, sms=3, places=(1, 2)),
-            Trial(
-                what="two warpgroups, one scale per column",
-                config=replace(SMALL, tile_n=128, warpgroups=2, group_blocks=-1),
-                sizes=(20, 256, 256),
-                group_size=-1,
-                sms=2,
-                places=(1,),
-            ),
-        ),
-    ),
+KERNEL = defined(
+    "wgmma_int8",
+    "W4A8 on Hopper: Marlin's bytes times int8 activations, wgmma at the 8-bit rate",
+    10,
+    WgmmaInt8Config,
 )

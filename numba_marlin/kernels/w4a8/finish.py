@@ -1,4 +1,4 @@
-"""The epilogue's arithmetic of ``wgmma_int8``, in fp32: scales of columns, if there is one each,
+"""The epilogue's arithmetic, in fp32: scales of columns, if there is one each,
 scales of rows, the bias. Order: ``reference.activations``.
 
 ``finish_verbs(lang, config)`` -> device function ``finish(sums, result, tile, thread, sizes)`` ->

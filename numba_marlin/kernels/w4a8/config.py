@@ -1,8 +1,9 @@
-"""The sizes of ``wgmma_int8``: what can be chosen, and what follows from it. Pure. Where things lie
-in shared memory: ``kernels.hopper.shared``, with a stage twice as deep, of as many bytes of x.
-Terms (panel, strip, k16 row, ...): ``kernels.wgmma.kernel``."""
+"""The sizes of ``wgmma_int8`` and ``wgmma_fp8``: what can be chosen, and what follows from it.
+Pure. Where things lie in shared memory: ``kernels.hopper.shared``, with a stage twice as deep, of
+as many bytes of x. Terms (panel, strip, k16 row, ...): ``kernels.wgmma.kernel``."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP
@@ -19,8 +20,11 @@ MOST_K = (2**31 - 1) // (UNIT * 8 * 127) // 16 * 16
 
 
 @dataclass(frozen=True)
-class WgmmaInt8Config(SharedMemory):
-    """What can be chosen; the properties follow from it."""
+class WgmmaBytesConfig(SharedMemory):
+    """What can be chosen; the properties follow from it. Of either type of activations."""
+
+    #: one of ``formats.activations.KINDS``
+    activations: ClassVar[str]
 
     #: rows of x, and of C, in a tile
     tile_m: int = 128
@@ -34,6 +38,8 @@ class WgmmaInt8Config(SharedMemory):
     group_blocks: int = 8
     #: row tiles in a band; a wave walks down a band, then to the next columns
     group_m: int = 8
+    #: two warpgroups take turns to multiply, so that one promotes while the other multiplies
+    ordered: bool = False
     #: of scales of W, bias and c: "float16" or "bfloat16"
     dtype: str = "float16"
     #: a bias is added at the end
@@ -55,12 +61,16 @@ class WgmmaInt8Config(SharedMemory):
             raise ValueError(
                 f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)"
             )
-        most = 128 if self.grouped else 256
+        most = 192 if self.promotes else 256
         if self.strips * self.tile_m > most:
             raise ValueError(
                 f"tile_m={self.tile_m} with {self.strips} strips a warp takes"
                 f" {self.strips * self.tile_m // 2} accumulators a thread, must be {most // 2} at"
-                " most: those of groups stand beside their totals"
+                " most: those that are promoted stand beside their totals"
+            )
+        if self.ordered and not (self.promotes and self.warpgroups == 2):
+            raise ValueError(
+                f"ordered=True needs warpgroups={self.warpgroups} to be 2, and sums to promote"
             )
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
@@ -117,6 +127,13 @@ class WgmmaInt8Config(SharedMemory):
         return self.group_blocks != -1
 
     @property
+    def promotes(self):
+        """Whether sums become totals in fp32 in the main loop: those of scale groups, and all in
+        fp8, of 128 of k at most, for tensor cores keep few of their bits
+        (``reference.activations``)."""
+        return self.grouped or self.activations == "fp8"
+
+    @property
     def scales_columns(self):
         """Whether scales of W come in the epilogue, from global memory."""
         return not self.grouped
@@ -132,13 +149,14 @@ class WgmmaInt8Config(SharedMemory):
 
     @property
     def products_per_scale(self):
-        """Products of k = 32 between two promotions; with one scale per column, those of a
-        stage."""
+        """Products of k = 32 that have one scale; with one per column, those of a stage."""
         return K32_STEPS // self.scale_rows
 
     @property
     def unit(self):
-        """1 in the units of a weight's byte: 16, or 1 with zero points (``layout.w4a8``)."""
+        """1 in the units of a weight's byte: a power of two (``elements``)."""
+        if self.activations == "fp8":
+            return 2.0**-9
         return UNIT if self.zeros is None else 1
 
     # ---- tiles, warps, registers
@@ -183,16 +201,33 @@ class WgmmaInt8Config(SharedMemory):
 
     @property
     def order_of_sums(self):
-        """As ``KernelDefinition.order_of_sums``: sums of groups are exact, and are added in the
-        order of k, whatever m and the grid."""
-        return "int8 sums, groups in the order of k"
+        """As ``KernelDefinition.order_of_sums``: sums of groups are made by the same products, and
+        are added in the order of k, whatever m and the grid."""
+        return f"{self.activations} sums, groups in the order of k"
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)
 
     def grid(self, m, n, k, sms):
-        if not self.grouped and k > MOST_K:
+        if not self.promotes and k > MOST_K:
             raise ValueError(
                 f"k={k} must be {MOST_K} at most with one scale per column: its sums have 32 bits"
             )
         return (min(sms, self.tiles(m, n)), 1, 1)
+
+
+@dataclass(frozen=True)
+class WgmmaInt8Config(WgmmaBytesConfig):
+    """Of ``wgmma_int8``."""
+
+    activations = "int8"
+
+
+@dataclass(frozen=True)
+class WgmmaFp8Config(WgmmaBytesConfig):
+    """Of ``wgmma_fp8``."""
+
+    activations = "fp8"
+
+
+CONFIGS = {each.activations: each for each in (WgmmaInt8Config, WgmmaFp8Config)}

@@ -1,4 +1,4 @@
-"""The main loop of ``wgmma_int8``'s consumers: Marlin's words to bytes to the tensor cores, and
+"""The main loop of the consumers: Marlin's words to bytes to the tensor cores, and
 sums of groups into totals.
 
 A round multiplies a stage, 128 of k; from top to bottom::
@@ -9,53 +9,88 @@ A round multiplies a stage, 128 of k; from top to bottom::
         for each 32 of k: dequantise two k16 rows; issue a product per strip
         wait until nothing is in flight
         (the stage's last one: lane 0 releases the stage)
-        promote: totals += scale * sums, in fp32
+        promote: totals += scale * sums, in fp32 (fp8 with one scale per column: totals += sums)
 
-No product of this warpgroup is in flight while it promotes, those of the other are: nothing orders
-the two but the ring, and they fall into turns by themselves, for only one of them finds the tensor
-cores free. Why lane 0 may release the stage for its warp: ``kernels.wgmma.tensor``.
+No product of this warpgroup is in flight while it promotes. Those of the other should be, but the
+ring alone does not see to it: on an H200 the two ran in lock step, 825 TFLOP/s with int8 and groups
+of 128 where 1,590 were reached without promotion. With ``ordered`` they take turns
+(``turn_verbs``), as in CUTLASS's ping-pong kernels and FlashAttention-3: the first product of a
+group waits for the warpgroup's turn, and the turn passes on when the last has been issued. Words
+are loaded, and the first product's bytes made, before the turn. The turn passes before the products
+are done, so that the other's are queued behind them. Why lane 0 may release the stage for its warp:
+``kernels.wgmma.tensor``.
 
-The state of the loop: ``place`` and ``steps_left``, the same in all consumers; ``acc``, int32 sums,
-of the scale group multiplied last, or of all k; ``totals``, fp32. All of a thread's are tuples with
-an element per strip. Accumulator 4v + 2h + e: row 8v + 2t + e, column g + 8h of the strip.
+The state of the loop: ``place`` and ``steps_left``, the same in all consumers; ``acc``, int32 or
+fp32 sums, of the scale group multiplied last, or of all k; ``totals``, fp32. All of a thread's are
+tuples with an element per strip. Accumulator 4v + 2h + e: row 8v + 2t + e, column g + 8h of the
+strip.
 """
 
-from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
+from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS, WARPGROUP
 from numba_marlin.kernels.language.tuples import for_each, map_each, repeat, together
-from numba_marlin.kernels.w4a8.wgmma_int8.config import K32_STEPS
-from numba_marlin.layout.w4a8 import EVEN_BYTES, FLIP, LOWER, ODD_BYTES, UPPER
+from numba_marlin.kernels.w4a8.config import K32_STEPS
+from numba_marlin.kernels.w4a8.elements import element_verbs
+from numba_marlin.layout.w4a8 import EVEN_BYTES, ODD_BYTES
 
+TURN = 1  # and 2: named barriers; 0 is syncthreads
 NEXT_K32 = 2  # 32 bytes of a row of x on, in the descriptor's units of 16
-MAGIC_BITS, MAGIC = 0x4B400000, 12582912.0  # 1.5 * 2**23: its last bit counts 1
-AND_XOR, AND_OR = 0x6A, 0xEA  # tables of lop3: (a & b) ^ c, (a & b) | c
-EVERY_BYTE = 0x01010101
+
+
+def turn_verbs(lang, config):
+    """-> namespace: ``open``, ``wait``, ``give_over``, ``close``: device functions of a warpgroup's
+    number, with which two warpgroups take turns to multiply, number 0 first. Named barrier TURN +
+    w: it is w's turn; w waits, the other arrives. ``open`` and ``close`` come before the first turn
+    and after the last: of either barrier there are as many arrivals as waits."""
+    ptx = lang.ptx
+    threads = 2 * WARPGROUP
+
+    @lang.device
+    def wait(warpgroup):
+        ptx.bar_sync(TURN + warpgroup, threads)
+
+    @lang.device
+    def give_over(warpgroup):
+        ptx.bar_arrive(TURN + 1 - warpgroup, threads)
+
+    @lang.device
+    def begin(warpgroup):
+        if warpgroup == 1:
+            give_over(warpgroup)
+
+    @lang.device
+    def end(warpgroup):
+        if warpgroup == 0:
+            wait(warpgroup)
+
+    return lang.namespace("turns", open=begin, wait=wait, give_over=give_over, close=end)
 
 
 def multiply_verbs(lang, config, ring):
     """-> device function ``multiply_item(shared, place, item, thread) -> (place, sums)``: the main
     loop over an item's stages. sums: totals of groups, or int32 with one scale per column. When it
     returns, no product is in flight and all stages are released."""
-    ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+    ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
-    grouped, zeroed, strips = config.grouped, config.zeros is not None, config.strips
-    width = config.accumulators
-    wgmma = ptx.wgmma_m64k32_s32_s8_s8_rs(n=config.tile_m)
-    and_xor, and_or = ptx.lop3(table=AND_XOR), ptx.lop3(table=AND_OR)
+    zeroed, strips, width = config.zeros is not None, config.strips, config.accumulators
+    elements, turns, ordered = (
+        element_verbs(lang, config),
+        turn_verbs(lang, config),
+        config.ordered,
+    )
     even, odd = ptx.prmt_b32(selector=EVEN_BYTES), ptx.prmt_b32(selector=ODD_BYTES)
     wait_for_all = ptx.wgmma_wait_group(n=0)
-    keep_accumulators, keep_fragment = ptx.keep_i32(width=width), ptx.keep_u32(width=4)
+    keep_fragment = ptx.keep_u32(width=4)
     low_of, high_of = {
         "float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
         "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
     }[config.dtype]
-    no_sums = repeat(lang, strips, ptx.zero_i32(width=width))
+    no_sums = repeat(lang, strips, elements.no_sums)
     no_totals = repeat(lang, strips, ptx.zero_f32(width=width))
 
     # what is multiplied by: the descriptor of the same 32 of k in the stage's x; adds: 0 if the
     # product replaces the accumulators, else 1
     Multiplier = lang.record("Multiplier", "descriptor adds")
-    # of a strip, columns g and g + 8: zero points, four times the same byte; scales in fp32
-    TwoZeros = lang.record("TwoZeros", "lower upper")
+    # of a strip, columns g and g + 8, in fp32
     TwoScales = lang.record("TwoScales", "lower upper")
     # the sums of a strip, and the pair of scales that they are to be multiplied by
     StripAndScale = lang.record("StripAndScale", "acc scale")
@@ -76,6 +111,24 @@ def multiply_verbs(lang, config, ring):
         panel = thread.panel * cfg.panel_bytes
         return cfg.weights_at + panel + thread.lane * cfg.lane_bytes + thread.first_strip * 4
 
+    def words_from(row, count):
+        """-> device function (where in a stage a lane's words begin) -> its words of k16 rows
+        ``row`` and ``count - 1`` more."""
+
+        @lang.device
+        def one(address):
+            return words_at(address + row * cfg.w_row_bytes)
+
+        if count == 1:
+            return one
+        rest = words_from(row + 1, count - 1)
+
+        @lang.device
+        def more(address):
+            return one(address) + rest(address)
+
+        return more
+
     @lang.device
     def own_scales(thread):
         """Where its pairs of scales begin, columns g and g + 8 of each strip, in the first scale
@@ -95,15 +148,7 @@ def multiply_verbs(lang, config, ring):
     @lang.device
     def columns_of(word, zeros):
         """-> registers of columns g and g + 8: the four weights that a word has of each."""
-        if zeroed:
-            lower = and_or(word, LOWER, FLIP)
-            upper = and_or(word >> 4, LOWER, FLIP)
-            return (
-                (even(lower, upper) - zeros.lower) ^ FLIP,
-                (odd(lower, upper) - zeros.upper) ^ FLIP,
-            )
-        lower = and_xor(word << 4, UPPER, FLIP)
-        upper = and_xor(word, UPPER, FLIP)
+        lower, upper = elements.bytes_of(word, zeros)
         return even(lower, upper), odd(lower, upper)
 
     def dequantise_from(count, strip=0):
@@ -111,8 +156,7 @@ def multiply_verbs(lang, config, ring):
 
         @lang.device
         def one(first, second, points):
-            lower, upper = points >> (4 * strip) & 15, points >> (4 * strip + 16) & 15
-            zeros = TwoZeros(lower * EVERY_BYTE, upper * EVERY_BYTE)
+            zeros = elements.zeros_of(points >> (4 * strip))
             d0, d1 = columns_of(first[0], zeros)
             d2, d3 = columns_of(second[0], zeros)
             return ((d0, d1, d2, d3),)
@@ -133,13 +177,13 @@ def multiply_verbs(lang, config, ring):
 
     @lang.device
     def multiply_strip(acc, fragment, multiplier):
-        return (wgmma(acc[0], fragment[0], multiplier.descriptor, multiplier.adds),)
+        return (elements.wgmma(acc[0], fragment[0], multiplier.descriptor, multiplier.adds),)
 
     multiply = together(lang, strips, 1, multiply_strip)
 
     @lang.device
     def keep_strip(acc, where):
-        return (keep_accumulators(acc[0]),)
+        return (elements.keep_sums(acc[0]),)
 
     @lang.device
     def keep_one(fragments, where):
@@ -150,36 +194,42 @@ def multiply_verbs(lang, config, ring):
         for_each(lang, strips, 1, keep_one),
     )
 
-    def multiply_from(first, count):
-        """-> device function (acc, words of a k16 row, descriptor, zero points, adds) ->
-        accumulators, done: products number ``first`` and ``count - 1`` more of a stage."""
+    def multiply_from(first, count, opens=True):
+        """-> device function (acc, words, descriptor, zero points, warpgroup, adds) ->
+        accumulators, done: products number ``first`` and ``count - 1`` more of a stage. words: of
+        their k16 rows, one behind the other. opens: it is the first of those between two
+        promotions."""
+        waits_for_turn, passes_turn = ordered and opens, ordered and count == 1
+        two_rows = 2 * strips
 
         @lang.device
-        def one(acc, words, descriptor, points, adds):
-            address = words + 2 * first * cfg.w_row_bytes
-            row, next_row = words_at(address), words_at(address + cfg.w_row_bytes)
-            fragments = dequantise(row, next_row, points)
+        def one(acc, words, descriptor, points, warpgroup, adds):
+            fragments = dequantise(words[:strips], words[strips:two_rows], points)
+            if waits_for_turn:
+                turns.wait(warpgroup)
             ptx.wgmma_fence()
             acc = multiply(acc, fragments, Multiplier(descriptor + first * NEXT_K32, adds))
             ptx.wgmma_commit_group()
+            if passes_turn:
+                turns.give_over(warpgroup)
             return acc, fragments
 
         if count == 1:
 
             @lang.device
-            def last(acc, words, descriptor, points, adds):
-                acc, fragments = one(acc, words, descriptor, points, adds)
+            def last(acc, words, descriptor, points, warpgroup, adds):
+                acc, fragments = one(acc, words, descriptor, points, warpgroup, adds)
                 wait_for_all()
                 keep_fragments(fragments, 0)
                 return keep(acc, 0)
 
             return last
-        rest = multiply_from(first + 1, count - 1)
+        rest = multiply_from(first + 1, count - 1, opens=False)
 
         @lang.device
-        def more(acc, words, descriptor, points, adds):
-            acc, fragments = one(acc, words, descriptor, points, adds)
-            acc = rest(acc, words, descriptor, points, 1)
+        def more(acc, words, descriptor, points, warpgroup, adds):
+            acc, fragments = one(acc, words, descriptor, points, warpgroup, adds)
+            acc = rest(acc, words[two_rows:], descriptor, points, warpgroup, 1)
             keep_fragments(fragments, 0)
             return acc
 
@@ -188,17 +238,12 @@ def multiply_verbs(lang, config, ring):
     # ---- promotion
 
     @lang.device
-    def as_float(number):
-        """An int32 below 2**22 in magnitude, exactly."""
-        return ptx.f32_of_bits(uint32(number) + MAGIC_BITS) - MAGIC
-
-    @lang.device
     def add_quad(totals, acc, scales):
         return (
-            ptx.fma_rn_f32(as_float(acc[0]), scales.lower, totals[0]),
-            ptx.fma_rn_f32(as_float(acc[1]), scales.lower, totals[1]),
-            ptx.fma_rn_f32(as_float(acc[2]), scales.upper, totals[2]),
-            ptx.fma_rn_f32(as_float(acc[3]), scales.upper, totals[3]),
+            ptx.fma_rn_f32(elements.as_float(acc[0]), scales.lower, totals[0]),
+            ptx.fma_rn_f32(elements.as_float(acc[1]), scales.lower, totals[1]),
+            ptx.fma_rn_f32(elements.as_float(acc[2]), scales.upper, totals[2]),
+            ptx.fma_rn_f32(elements.as_float(acc[3]), scales.upper, totals[3]),
         )
 
     add_quads = together(lang, width, 4, add_quad)
@@ -216,6 +261,18 @@ def multiply_verbs(lang, config, ring):
     add_scaled = together(lang, strips, 1, add_strip)
     with_scales = together(lang, strips, 1, with_scale)
 
+    @lang.device
+    def add_one(total, sums, where):
+        return (total[0] + elements.as_float(sums[0]),)
+
+    add_sums = together(lang, width, 1, add_one)
+
+    @lang.device
+    def add_plain_strip(totals, acc, where):
+        return (add_sums(totals[0], acc[0], 0),)
+
+    add_plain = together(lang, strips, 1, add_plain_strip)
+
     # ---- a stage
 
     @lang.device
@@ -231,21 +288,43 @@ def multiply_verbs(lang, config, ring):
     def points_of(stage, row, thread):
         return load_zero_points(stage, row, thread) if zeroed else no_word()
 
+    if config.grouped:
+
+        @lang.device
+        def scales_of(stage, row, thread):
+            return words_at(stage + own_scales(thread) + row * cfg.s_row_bytes)
+
+        @lang.device
+        def promote(totals, acc, scales):
+            return add_scaled(totals, with_scales(acc, scales, 0), 0)
+    else:
+
+        @lang.device
+        def scales_of(stage, row, thread):
+            return no_word()
+
+        @lang.device
+        def promote(totals, acc, scales):
+            return add_plain(totals, acc, 0)
+
     def groups_from(row):
         """-> device function (totals, acc, stage, thread, shared, place) -> totals, acc: scale
         groups ``row`` and on of a stage, which is released when all is read."""
-        products = multiply_from(row * config.products_per_scale, config.products_per_scale)
+        count = config.products_per_scale
+        products = multiply_from(row * count, count)
+        words_of = words_from(2 * row * count, 2 * count)
         is_last = row == config.scale_rows - 1
 
         @lang.device
         def one(totals, acc, stage, thread, shared, place):
             descriptor = x_descriptor(stage)
-            scales = words_at(stage + own_scales(thread) + row * cfg.s_row_bytes)
+            scales = scales_of(stage, row, thread)
             points = points_of(stage, row, thread)
-            acc = products(acc, stage + own_words(thread), descriptor, points, 0)
+            words = words_of(stage + own_words(thread))
+            acc = products(acc, words, descriptor, points, thread.warpgroup, 0)
             if is_last and thread.lane == 0:
                 ring.release(shared.barriers, place)
-            return add_scaled(totals, with_scales(acc, scales, 0), 0), acc
+            return promote(totals, acc, scales), acc
 
         if is_last:
             return one
@@ -259,7 +338,7 @@ def multiply_verbs(lang, config, ring):
         return more
 
     scale_groups = groups_from(0)
-    all_products = multiply_from(0, K32_STEPS)
+    all_products, all_words = multiply_from(0, K32_STEPS), words_from(0, 2 * K32_STEPS)
 
     @lang.device
     def multiply_groups(shared, place, item, thread):
@@ -281,12 +360,12 @@ def multiply_verbs(lang, config, ring):
             ring.wait_full(shared.barriers, place)
             stage = shared.base + place.stage * cfg.stage_bytes
             points = points_of(stage, 0, thread)
-            words = stage + own_words(thread)
-            acc = all_products(acc, words, x_descriptor(stage), points, 1)
+            words = all_words(stage + own_words(thread))
+            acc = all_products(acc, words, x_descriptor(stage), points, thread.warpgroup, 1)
             if thread.lane == 0:
                 ring.release(shared.barriers, place)
             place = ring.advance(place)
             steps_left -= 1
         return place, acc
 
-    return multiply_groups if grouped else multiply_columns
+    return multiply_groups if config.promotes else multiply_columns

@@ -4,9 +4,10 @@
 Parameters, in the signature's order:
 
 a_map, b_map, s_map, c_map, z_map   tensor maps (``tensor_maps``) of
-                   codes of x int8 [m, k], k permuted within 16 (``layout.w4a8``); b int32 [k/16, 2
-                   n_packed] in Marlin's order; scales [groups, n_packed] of the type of c; c [m,
-                   n]; zero points int32 [groups, n_packed / 8], the scales again if there are none
+                   codes of x int8 or e4m3 [m, k], k permuted within 16 (``layout.w4a8``); b int32
+                   [k/16, 2 n_packed] in Marlin's order; scales [groups, n_packed] of the type of c;
+                   c [m, n]; zero points int32 [groups, n_packed / 8], the scales again if there are
+                   none
 c, scales          addresses of the same; of scales, where there is one per column
 bias               [n], of the type of c
 a_scales           float32 [m], of the rows of x
@@ -16,43 +17,50 @@ m, n, k            int32, at least 1; k a multiple of 16, n of 8
 weights pass through registers as the operand A of ``wgmma``, x lies in shared memory as TMA laid it
 down, one warpgroup copies, the others multiply. The ring, the producer, the order of tiles and the
 store of C are the same device functions (``kernels.hopper``). What is new is between the load of a
-word and the total (``multiply`` has the order of a round):
+word and the total (``multiply`` has the order of a round, ``elements`` what differs between int8
+and e4m3):
 
     load        words of eight k16 rows, a stage: 128 of k, one row of x's swizzle in 8 bits
-    dequantise  five instructions for 8 weights: no 16-bit numbers, no scales. Word & 0xf0f0f0f0,
-                with the highest bits flipped, is four times 16 (code - 8) as signed bytes; shifted
-                left by 4, the other four; two ``prmt`` sort them by column. With zero points,
-                nibbles are spread low, and the zero point is subtracted from four bytes at once,
-                held apart by a borrow bit: nine instructions. No sums of x, no correction later.
-    multiply    ``wgmma`` m64nNk32, s8 times s8 into s32: exact
-    promote     a scale group's sums into fp32 totals: three instructions for each. They fit in 22
+    dequantise  a word's 8 codes to bytes of x's type, less the zero point, exactly: 5 instructions
+                in int8 and 10 in e4m3, 9 and 11 with zero points (``elements``). No 16-bit numbers,
+                no scales, no sums of x.
+    multiply    ``wgmma`` m64nNk32: s8 times s8 into s32, exact; e4m3 times e4m3 into fp32, of whose
+                bits tensor cores keep 13 (``reference.small_sums``)
+    promote     a scale group's sums into fp32 totals. In e4m3 an FMA for each, and every 128 of k
+                where there is one scale per column. In int8 three instructions: sums fit in 22
                 bits, so that adding the bits of 1.5 * 2**23 makes a float of the integer, where
                 ``cvt`` has a quarter of the rate or less.
 
-With one scale per column sums are integers to the end, and no total stands beside them.
+With int8 and one scale per column sums are integers to the end, and no total stands beside them.
 
-**The bits.** ``reference.activations`` has the order of fp32 operations; results match it bit for
-bit, for every tile shape. The units of 1/16 are a power of two that the row's scale takes out:
-fma(16 D, s, 16 total) is 16 fma(D, s, total), for no exponent here comes near the ends of fp32
-(scales of x below 2**-122, of rows that are all but zero in bfloat16, may lose bits).
+**The bits.** ``reference.activations`` has the order of fp32 operations; in int8 results match it
+bit for bit, for every tile shape, and in e4m3 they are within its bound. Bytes count in units of a
+power of two that the row's scale takes out: fma(16 D, s, 16 total) is 16 fma(D, s, total), for no
+exponent here comes near the ends of fp32 (scales of x below 2**-122, of rows that are all but zero
+in bfloat16, may lose bits).
 
-**A step's time, expected** (instructions are counted in the SASS, the rest is reckoned: nobody has
-run this on a GPU). A step of 128 of k, two consumer warpgroups, so two warps a scheduler; tensor
-cores at 4096 products a cycle and SM; cycles:
+**A step's time** (128 of k, two consumer warpgroups, so two warps a scheduler; instructions are
+counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles; an H200 at 1.75 GHz).
+Lock step is what nothing orders: both warpgroups multiply, then both promote and dequantise, so
+that the sum of both columns counts. In turns (``ordered``) one multiplies while the other promotes,
+and the larger should count; nobody has timed that.
 
-    tile       groups, zero points   a warp's instructions   issue   tensor cores   expected
-    128 x 128  128                   278                     556     512            560 to 700
-    128 x 128  128, with             315                     630     512            630 to 750
-    64 x 256   128                   324                     648     512            650 to 780
-    128 x 256  one per column        127                     254     1,024          1,024 to 1,200
+    tile       type, groups, zero points   instructions   issue   tensor cores   lock step
+    128 x 128  int8, 128                   278            556     512            1,120 measured
+    128 x 128  int8, 128, with             315            630     512
+    64 x 256   int8, 128                   324            648     512            1,270 measured
+    192 x 128  int8, 128                   376            752     768
+    128 x 256  int8, one per column        127            254     1,024          1,170 measured
+    128 x 128  e4m3, 128                   190            380     512
+    128 x 128  e4m3, 128, with             205            410     512
+    64 x 256   e4m3, 128                   276            552     512
+    192 x 128  e4m3, 128                   223            446     768
+    128 x 128  e4m3, one per column        187            374     512
 
-Shared memory is busy for 256 cycles with x (each warpgroup reads all of it, for each strip) and 256
-with words (a warp takes 4 or 8 of 16 bytes: ``hopper.shared``), 512 with x for 128 x 256. While one
-warpgroup promotes the other multiplies; what that does not hide is the expectation's width. At 1.75
-GHz and 132 SMs: 1,390 to 1,730 TFLOP/s with groups of 128, 1,620 to 1,890 per column. Bare
-loops ran at 1,900 without promotion and 1,110 with promotion that nothing overlaps (an H200). 8192
-x 8192, m = 4096: 0.32 to 0.40 ms and 0.29 to 0.34, beside 0.79 of cuBLAS in fp16 and the 0.03 that
-``quantize_activations`` takes; ``experiments/23_w4a8`` will measure all.
+Turns add five instructions. Shared memory is busy for 256 cycles with x (each warpgroup reads all
+of it, for each strip) and 256 with words (a warp takes 4 or 8 of 16 bytes: ``hopper.shared``), 512
+with x for 128 x 256. Bare loops ran at 1,900 TFLOP/s (int8) without promotion, 1,110 (int8) and
+1,290 (e4m3) with promotion that nothing overlaps. ``experiments/23_w4a8`` has the times.
 """
 
 from numba_marlin.kernels.hopper.load import load_verbs
@@ -61,9 +69,9 @@ from numba_marlin.kernels.hopper.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.w4a8.wgmma_int8.config import PRODUCER_REGISTERS, STAGE_K
-from numba_marlin.kernels.w4a8.wgmma_int8.finish import finish_verbs
-from numba_marlin.kernels.w4a8.wgmma_int8.multiply import multiply_verbs
+from numba_marlin.kernels.w4a8.config import PRODUCER_REGISTERS, STAGE_K
+from numba_marlin.kernels.w4a8.finish import finish_verbs
+from numba_marlin.kernels.w4a8.multiply import multiply_verbs, turn_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 
@@ -73,7 +81,11 @@ def make(lang, config):
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
     schedule = schedule_verbs(lang, config)
     load = load_verbs(lang, config, ring)
-    multiply_item = multiply_verbs(lang, config, ring)
+    multiply_item, turns, ordered = (
+        multiply_verbs(lang, config, ring),
+        turn_verbs(lang, config),
+        config.ordered,
+    )
     finish, output = finish_verbs(lang, config), output_verbs(lang, config)
     moves_registers = config.consumer_registers is not None
     give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
@@ -113,12 +125,16 @@ def make(lang, config):
         plan = schedule.plan_of(sizes)
         place = ring.consumer_start()
         item = schedule.first_item(plan)
+        if ordered:
+            turns.open(thread.warpgroup)
         ptx.griddepcontrol_wait()  # c may still be the kernel's before
         while item.tile != NO_TILE:
             place, sums = multiply_item(shared, place, item, thread)
             acc = finish(sums, result, schedule.tile_of(item, plan), thread, sizes)
             output.write_result(acc, shared, result, item, plan, thread)
             item = schedule.next_item(plan, item)
+        if ordered:
+            turns.close(thread.warpgroup)
         output.drain(thread)
 
     def kernel(a_map, b_map, s_map, c_map, z_map, c, scales, bias, a_scales, m, n, k):

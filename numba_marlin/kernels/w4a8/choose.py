@@ -1,0 +1,126 @@
+"""The configurations of ``wgmma_int8`` and ``wgmma_fp8`` for a problem, and how long each is
+expected to take.
+
+A step of 128 of k needs issue slots of the schedulers and cycles of the tensor cores. Instructions
+of a warp are those of the SASS to within 4%: 46, for each strip those of its bytes (``STRIP``), and
+of each sum that is promoted (``PROMOTION``). Two warpgroups that nothing orders run in lock step
+and hide little of one from the other: int8 took 330 cycles and 3/4 of the sum of both with groups
+of 128, 380 and 3/5 of it with one scale per column, to within 10% (15% for 128 x 128 per column), m
+= 16 to 4096, sizes 4096 to 57344, on an H200, 2026-11-23 (experiments/23_w4a8). In turns
+(``ordered``) only the larger should count; that, and fp8, nobody has timed. Tiles are whole, so
+that few tiles leave SMs idle.
+"""
+
+from __future__ import annotations
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.language.choice import (
+    Description,
+    check_groups,
+    check_types,
+    group_blocks_of,
+    types_of,
+    with_stages_that_fit,
+)
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.w4a8.config import CONFIGS, MOST_K, STAGE_K, WgmmaBytesConfig
+from numba_marlin.problems import ActivationsProblem
+
+# tile_m, tile_n, warpgroups, stages. Of those that are expected to take as long, the first is taken
+COLUMNS = ((128, 256, 2, 4), (256, 128, 2, 4))  # where nothing is promoted
+OTHERS = (
+    (192, 128, 2, 5),
+    (128, 128, 2, 6),
+    (64, 256, 2, 6),
+    (64, 128, 2, 8),
+    (32, 128, 2, 10),
+    (16, 128, 2, 10),
+)
+LEAST_ROWS_IN_TURNS = 64
+LAUNCH_US, TILE_US = 2.5, 0.5
+MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
+# instructions of a warp: of a step; of a strip, without and with zero points; of a promotion
+STEP, STRIP, PROMOTION = 46, {"int8": (40, 77), "fp8": (80, 95)}, {"int8": 3, "fp8": 1}
+SUMS = {
+    "int8": "int8 products: sums of groups are exact",
+    "fp8": "e4m3 products: sums of 128 of k at most before they are added up in fp32",
+}
+# cycles of a step, and which part of issue slots and tensor cores together
+PROMOTED, PLAIN, IN_TURNS = (330, 0.75), (380, 0.6), 250
+
+
+def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
+    """Every arrangement, with the problem's types, but for tiles that would be half empty."""
+    blocks, config_type = group_blocks_of(problem), CONFIGS[problem.activations]
+    exact_columns = blocks == -1 and problem.activations == "int8"
+    if exact_columns and problem.k > MOST_K:
+        raise ValueError(f"k={problem.k} must be {MOST_K} at most with one scale per column")
+    arrangements = [
+        (*each, False)
+        for each in (COLUMNS if exact_columns else ()) + OTHERS
+        if each[0] < 2 * max(problem.m, 16)
+    ]
+    if not exact_columns:
+        in_turns = [each for each in arrangements if each[0] >= LEAST_ROWS_IN_TURNS]
+        arrangements = [(*each[:-1], True) for each in in_turns] + arrangements
+    found = [
+        with_stages_that_fit(
+            config_type,
+            stages,
+            2,
+            tile_m=tile_m,
+            tile_n=tile_n,
+            warpgroups=warpgroups,
+            group_blocks=blocks,
+            ordered=ordered,
+            **types_of(config_type, problem),
+        )
+        for tile_m, tile_n, warpgroups, stages, ordered in arrangements
+    ]
+    return [config for config in found if config is not None]
+
+
+invariant_configurations = configurations  # all have one order of sums
+
+
+def instructions(config: WgmmaBytesConfig) -> int:
+    """Of a warp, for a step."""
+    kind = config.activations
+    promotion = PROMOTION[kind] * config.accumulators * config.scale_rows * config.promotes
+    return STEP + config.strips * (STRIP[kind][config.zeros is not None] + promotion)
+
+
+def step_cycles(config: WgmmaBytesConfig) -> float:
+    """Of a step, expected."""
+    issue = instructions(config) * 4 * config.warpgroups / SCHEDULERS
+    tensor = config.tile_m * config.tile_n * STAGE_K / PRODUCTS_PER_CYCLE
+    if config.ordered:
+        return IN_TURNS + max(issue, tensor)
+    alone, part = PROMOTED if config.promotes else PLAIN
+    return alone + part * (issue + tensor)
+
+
+def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Device) -> Description:
+    tiles = config.tiles(problem.m, problem.n)
+    rounds, steps = ceil_div(tiles, device.sms), ceil_div(problem.k, STAGE_K)
+    passes = ceil_div(problem.m, config.tile_m)
+    reasons = (
+        f"{tiles:,} tiles of {config.tile_m} rows by {config.tile_n} columns for {device.sms} SMs:"
+        f" {'every weight is read once' if passes == 1 else f'weights are read {passes} times'}",
+        SUMS[config.activations],
+    )
+    if config.ordered:
+        reasons += ("two warpgroups take turns: one promotes sums while the other multiplies",)
+    if config.ordered or config.activations == "fp8":
+        reasons += ("nobody timed this arrangement: its time is counted, not measured",)
+    return Description(
+        LAUNCH_US + rounds * (TILE_US + steps * step_cycles(config) / MHZ),
+        reasons,
+        {"tiles": {"m": passes, "n": ceil_div(problem.n, config.tile_n)}},
+    )
+
+
+def check(config: WgmmaBytesConfig, problem: ActivationsProblem) -> None:
+    """ValueError unless ``config`` was made for the problem's types and groups."""
+    check_types(config, problem)
+    check_groups(config, problem)
