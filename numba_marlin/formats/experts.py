@@ -99,6 +99,20 @@ class PackedExperts:
         return self.arrays["factors" if self.kind is PackedBlocks else "scales"].shape[-1]
 
     @property
+    def zeros_kind(self) -> str | None:
+        """One of ``formats.types.ZEROS_KINDS``."""
+        zeros = self.arrays.get("zeros")
+        if zeros is None:
+            return None
+        return "float16" if residence.type_name(zeros) == "float16" else "integer"
+
+    @property
+    def scale_dtype(self) -> str:
+        """ "float16", "bfloat16", or "e5m3" (FP4)."""
+        scales = self.arrays["scales"]
+        return "e5m3" if self.kind is PackedBlocks else residence.type_name(scales)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all experts."""
         return sum(map(residence.byte_size, self.arrays.values()))

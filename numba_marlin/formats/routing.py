@@ -35,6 +35,8 @@ class Routing:
     pairs: Any
     #: Where each expert's pairs begin in ``pairs``, int32 [experts + 1].
     offsets: Any
+    #: Whether every pair is in an expert's list; not in a routing to some of the experts.
+    complete: bool = True
 
     @classmethod
     def of(cls, ids: Any, weights: Any, experts: int) -> Routing:
@@ -61,13 +63,13 @@ class Routing:
         return cls._sorted(ids, weights, experts)
 
     @classmethod
-    def _sorted(cls, ids: Any, weights: Any, experts: int) -> Routing:
+    def _sorted(cls, ids: Any, weights: Any, experts: int, complete: bool = True) -> Routing:
         if isinstance(ids, np.ndarray):
             ids = np.ascontiguousarray(ids, np.int32)
             flat = np.where((ids < 0) | (ids >= experts), experts, ids).ravel()
             pairs = np.argsort(flat, kind="stable").astype(np.int32)
             offsets = np.searchsorted(flat[pairs], np.arange(experts + 1)).astype(np.int32)
-            return cls(ids, np.ascontiguousarray(weights, np.float32), pairs, offsets)
+            return cls(ids, np.ascontiguousarray(weights, np.float32), pairs, offsets, complete)
         torch = sys.modules["torch"]
         ids = ids.to(torch.int32).contiguous()
         flat = torch.where((ids < 0) | (ids >= experts), experts, ids).reshape(-1)
@@ -75,7 +77,7 @@ class Routing:
         first = torch.arange(experts + 1, dtype=torch.int32, device=ids.device)
         offsets = torch.searchsorted(held, first, out_int32=True)
         weights = weights.to(torch.float32).contiguous()
-        return cls(ids, weights, pairs.to(torch.int32), offsets)
+        return cls(ids, weights, pairs.to(torch.int32), offsets, complete)
 
     def local(self, first: int, count: int) -> Routing:
         """The routing to experts first .. first + count - 1, which are called 0 .. count - 1 there:
@@ -85,8 +87,9 @@ class Routing:
             raise ValueError(
                 f"experts {first} to {first + count - 1} must be among 0 to {self.experts - 1}"
             )
-        ids = self.ids - first
-        return self._sorted(ids, self.weights, count)
+        return self._sorted(
+            self.ids - first, self.weights, count, self.complete and count == self.experts
+        )
 
     @property
     def m(self) -> int:
@@ -110,7 +113,7 @@ class Routing:
     def on_host(self) -> Routing:
         """The same with NumPy arrays."""
         held = (self.ids, self.weights, self.pairs, self.offsets)
-        return Routing(*map(residence.on_host, held))
+        return Routing(*map(residence.on_host, held), self.complete)
 
     def __repr__(self) -> str:
         return (

@@ -6,8 +6,9 @@ Parameters, in this order. Addresses are raw: multiples of 16 bytes those of a, 
 and partials, the others of their elements. E experts; a pair is number token * top_k + slot
 (``formats.routing``).
 
-a            [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; rows ``a_stride`` elements apart
-b            packed weights of all experts, int32 [E, k/16, n_packed * 2] (``decode``: in what order)
+a            [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; rows are ``a_stride`` elements
+             apart
+b            packed weights of all experts, int32 [E, k/16, n_packed * 2], in decode's order
 c            [pairs, n] of ``dtype``; with ``combine`` [m, n], c[token] = sum over its slots of
              weights[token, slot] * (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that
              are in no expert's list are not written
