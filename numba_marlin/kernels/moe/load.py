@@ -1,4 +1,4 @@
-"""The producer warp of ``moe``: as that of ``decode``, but the routing says which weights it copies,
+"""The producer warp of ``moe``: as that of ``decode``, but the routing says which weights it takes,
 and rows of x are gathered, each where its token lies.
 
 Nothing is copied before ``griddepcontrol.wait``: the routing may come from the launch before. The
