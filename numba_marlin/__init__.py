@@ -42,6 +42,9 @@ _EXPORTS = {
     "compare_methods": "calibration",
     "MethodComparison": "calibration",
     "matmul": "api",
+    "route": "api",
+    "moe_matmul": "api",
+    "moe_mlp": "api",
     "load_checkpoint": "checkpoints",
     "save_checkpoint": "checkpoints",
     "explain": "api",
@@ -53,8 +56,10 @@ _EXPORTS = {
     "CheckpointError": "checkpoints",
     "BlockWeight": "formats",
     "PackedBlocks": "formats",
+    "PackedExperts": "formats.experts",
     "PackedWeight": "formats",
     "QuantizedWeight": "formats",
+    "Routing": "formats.routing",
 }
 
 __all__ = ["__version__", *_EXPORTS]

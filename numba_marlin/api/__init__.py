@@ -8,6 +8,7 @@ something by name that this computer does not have.
 
 from numba_marlin.api.activations import quantize_activations
 from numba_marlin.api.block_scaled_matmul import block_scaled_matmul
+from numba_marlin.api.experts import moe_matmul, moe_mlp, route
 from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
 from numba_marlin.api.quantizing import quantize, quantize_blocks
@@ -26,10 +27,13 @@ __all__ = [
     "last_run",
     "matmul",
     "merge",
+    "moe_matmul",
+    "moe_mlp",
     "pack",
     "quantize",
     "quantize_activations",
     "quantize_blocks",
+    "route",
     "shard",
     "unpack",
     "warmup",

@@ -21,7 +21,7 @@ import os
 import sys
 from pathlib import Path
 
-# those of problems.WeightProblem, and of problems.BlockProblem
+# those of problems.WeightProblem, of problems.BlockProblem and of problems.experts.ExpertsProblem
 PROBLEM_FIELDS = (
     "m",
     "n",
@@ -39,6 +39,10 @@ PROBLEM_FIELDS = (
     "source",
     "activation",
     "rounding",
+    "experts",
+    "top_k",
+    "x_of_pairs",
+    "combine",
 )
 # of rows that do not say
 DEFAULTS = {

@@ -16,12 +16,6 @@ from numba_marlin.formats.residence import HOST, arrays_of, on_host
 LIBRARIES = ("torch", "cupy", "own")
 
 
-def uploaded(weight: Any, place: str, library: str | None) -> dict[str, Any]:
-    """{field: array at the place} of a weight of NumPy arrays. library: as in ``Residence.to``."""
-    put = uploader(place, library)
-    return {name: put(array) for name, array in arrays_of(weight).items()}
-
-
 def uploader(place: str, library: str | None = None) -> Callable[[np.ndarray], Any]:
     """What brings a NumPy array to the place, "cpu" or "cuda:N". library: as in ``Residence.to``;
     on the host it is torch."""

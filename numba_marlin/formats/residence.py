@@ -118,16 +118,24 @@ def place_of_weight(weight: Any) -> str:
 
 def to(weight: Any, place: object, library: str | None = None) -> Any:
     """The weight with all arrays at ``place``; itself if they are there already."""
+    place_of_weight(weight)  # raises if they are in several
+    held = arrays_of(weight)
+    found = moved(held, place, library)
+    return weight if found is held else replace(weight, **found)
+
+
+def moved(held: dict[str, Any], place: object, library: str | None = None) -> dict[str, Any]:
+    """{field: array} of one place, at another; ``held`` itself if they are there already."""
     wanted = place_named(place)
     if wanted == HOST and library != "torch":
         if library is not None:
             raise ValueError(f"library={library!r} on the host must be 'torch', or None for NumPy")
-        found = {name: on_host(array) for name, array in arrays_of(weight).items()}
-        same = all(found[name] is array for name, array in arrays_of(weight).items())
-        return weight if same else replace(weight, **found)
-    if library is None and place_of_weight(weight) == wanted:
-        return weight
-    return replace(weight, **_execution().uploaded(to(weight, HOST), wanted, library))
+        found = {name: on_host(array) for name, array in held.items()}
+        return held if all(found[name] is array for name, array in held.items()) else found
+    if library is None and place_of(held["qweight"]) == wanted:
+        return held
+    put = _execution().uploader(wanted, library)
+    return {name: put(on_host(array)) for name, array in held.items()}
 
 
 def place_named(place: object) -> str:

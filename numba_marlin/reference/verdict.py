@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_marlin.formats.floats import HALF_TYPES, round_to
-from numba_marlin.reference.weights import Weight, bounds
+from numba_marlin.reference.weights import Bounds, Weight, bounds
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,22 @@ def check(
     ignore correct infinities, and are inf if a NaN or an infinity is wrong. Raises TypeError or
     ValueError for another dtype or shape. ``assert report.ok, report`` prints the worst element.
     """
+    actual = _checked_type(actual)
+    return judged(
+        actual, bounds(x, weight, bias, order=order, method=method, out_dtype=actual.dtype)
+    )
+
+
+def _checked_type(actual: np.ndarray) -> np.ndarray:
     actual = np.asarray(actual)
     if actual.dtype.name not in (*HALF_TYPES, "float32"):
         raise TypeError(f"actual.dtype={actual.dtype} must be float16, bfloat16 or float32")
-    allowed = bounds(x, weight, bias, order=order, method=method, out_dtype=actual.dtype)
+    return actual
+
+
+def judged(actual: np.ndarray, allowed: Bounds) -> Report:
+    """``check`` for bounds that are there already, made for the type of ``actual``."""
+    actual = _checked_type(actual)
     if actual.shape != allowed.product.shape:
         raise ValueError(f"actual.shape={actual.shape} must be (m, n)={allowed.product.shape}")
     low = round_to(allowed.product - allowed.accumulated, actual.dtype).astype(np.float64)

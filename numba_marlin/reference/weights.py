@@ -269,6 +269,11 @@ def bounds(
     )
     accumulated += roundings * _SMALLEST_NORMAL * largest_scale
     product = whole.value + bias
+    return rounded_once(product, accumulated, out_type)
+
+
+def rounded_once(product: np.ndarray, accumulated: np.ndarray, out_type: str) -> Bounds:
+    """The bounds of a result that is rounded once, to ``out_type``."""
     rounded = (
         accumulated
         + unit_roundoff(out_type) * (np.abs(product) + accumulated)

@@ -2,7 +2,8 @@
 the ring of stages, in bulk (``cp.async.bulk``). What it does is called *copy*; *fetch* is what
 consumer warps do, from shared memory to registers.
 
-``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. ``copy_weights``:
+``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function, made of
+``copy_verbs``, which other producers use too (``kernels.moe``). ``copy_weights``:
 another way to copy a stage's weights than ``copy_rows`` (experiments/03_tma tries some). ``shared``
 has the map of a stage, ``schedule`` says what a step, a stripe and a position are.
 
@@ -29,7 +30,9 @@ That takes fewer instructions than bytes of a row plus bytes of a column.
 from numba_marlin.kernels.decode.config import COLUMNS
 
 
-def load_verbs(lang, config, ring, schedule, copy_weights=None):
+def copy_verbs(lang, config, ring, schedule, copy_weights=None):
+    """-> namespace: ``Source``, and what copies a stage. schedule: of ``decode``, or another whose
+    Step says which ``first_k16_row`` and how many ``x_rows_of`` it has."""
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, so
@@ -44,21 +47,17 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     Filling = lang.record("Filling", "address barrier k16_rows columns scale_rows")
 
     @lang.device
-    def x_rows_of(step, sizes):
-        """Rows of x that the matrix has of a tile."""
-        return min(sizes.m - step.row_first, cfg.batch)
-
-    @lang.device
-    def first_scale_row(step):
+    def first_scale_row(step, sizes):
         """The row of scales, of the whole matrix, that the first k16 row of a stage belongs to."""
-        return step.k_step * cfg.stage_rows // cfg.k16_rows_per_scale_row
+        return schedule.first_k16_row(step, sizes) // cfg.k16_rows_per_scale_row
 
     @lang.device
     def copy_rows(source, step, filling, sizes):
         """The weights of a stage, a copy per k16 row. first: in columns of a k16 row, 16 weights
         each."""
         pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
-        first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.n_tile * cfg.columns
+        first_row = schedule.first_k16_row(step, sizes)
+        first = uint64(first_row) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.b + first * cfg.weight_column_bytes
         for row in range(cfg.stage_rows):
             if not cfg.ragged or row < filling.k16_rows:
@@ -75,7 +74,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     def copy_group_scales(source, step, filling, sizes):
         """Group scales [groups, n_packed]: a copy per group of the stage. first: in scales."""
         pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
-        first = uint64(first_scale_row(step)) * sizes.n_packed + step.n_tile * cfg.columns
+        first = uint64(first_scale_row(step, sizes)) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.scales + first * cfg.scale_column_bytes
         for row in range(cfg.scale_rows):
             if not cfg.ragged or row < filling.scale_rows:
@@ -93,7 +92,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         scales follow each other. first: in such rows, scale_bytes each."""
         k32_rows = (sizes.k + 31) // 32
         pitch = uint64(k32_rows) * cfg.scale_bytes
-        first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step)
+        first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step, sizes)
         columns_source = source.scales + first * cfg.scale_bytes
         for warp_n in range(cfg.warps_n):
             if not cfg.ragged or warp_n * COLUMNS < filling.columns:
@@ -123,7 +122,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
         first = uint64(step.n_tile * cfg.warps_n)
         if cfg.grouped:
-            first += uint64(first_scale_row(step)) * (sizes.n_packed // COLUMNS)
+            first += uint64(first_scale_row(step, sizes)) * (sizes.n_packed // COLUMNS)
         row_source = source.zeros + first * cfg.zero_bytes
         for row in range(cfg.zero_rows):
             if not cfg.ragged or row < zero_rows_of(filling):
@@ -152,7 +151,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     @lang.device
     def bytes_to_come(step, filling, sizes):
         """Of all copies to a stage, those of x included."""
-        other_bytes = x_rows_of(step, sizes) * filling.k16_rows * 32
+        other_bytes = schedule.x_rows_of(step, sizes) * filling.k16_rows * 32
         if cfg.zero_rows > 0:
             other_bytes += zero_rows_of(filling) * bytes_of_zero_row(filling)
         column_bytes = (
@@ -185,7 +184,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         """x of one stage, a copy per row; its bytes are announced already. first: in elements of
         x."""
         pitch = uint64(sizes.a_stride) * 2
-        x_rows = x_rows_of(step, sizes)
+        x_rows = schedule.x_rows_of(step, sizes)
         row_bytes = schedule.k16_rows_of(step.k_step, sizes) * 32
         first = uint64(step.row_first) * sizes.a_stride + step.k_step * cfg.stage_k
         row_source = source.a + first * 2
@@ -197,30 +196,39 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
             row_source += pitch
             x_row += 1
 
+    return lang.namespace(
+        "copies", Source=Source, copy_weights_and_scales=copy_weights_and_scales, copy_x=copy_x
+    )
+
+
+def load_verbs(lang, config, ring, schedule, copy_weights=None):
+    ptx, cfg = lang.ptx, lang.constants(config)
+    copies = copy_verbs(lang, config, ring, schedule, copy_weights)
+
     @lang.device
     def produce(a, b, scales, zeros, shared, stripe, sizes):
         """Weights, scales and zero points do not depend on the launch before this one (``kernel``,
         parameters), so a ring full of them is on its way before that one has ended. x does, and
         waits for it (griddepcontrol.wait). The ring begins empty, so the first lap waits for no
         consumer."""
-        source = Source(a, b, scales, zeros, ptx.create_policy_evict_first())
+        source = copies.Source(a, b, scales, zeros, ptx.create_policy_evict_first())
         ahead = min(stripe.begin + cfg.stages, stripe.end)
         first_step = schedule.first_step_of(schedule.item_at(stripe.begin, stripe.end, sizes))
         step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
-            copy_weights_and_scales(source, step, shared, place, sizes)
+            copies.copy_weights_and_scales(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)
             position += 1
         ptx.griddepcontrol_wait()
         step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
-            copy_x(source, step, shared, place, sizes)
+            copies.copy_x(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)
             position += 1
         while position < stripe.end:
             ring.wait_empty(shared.barriers, place)
-            copy_weights_and_scales(source, step, shared, place, sizes)
-            copy_x(source, step, shared, place, sizes)
+            copies.copy_weights_and_scales(source, step, shared, place, sizes)
+            copies.copy_x(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)
             position += 1
 

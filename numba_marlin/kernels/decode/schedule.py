@@ -30,11 +30,13 @@ are stripes of 3, 3 and 2 steps::
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.language.stripes import stripe_verbs
 
 
 def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
     cfg = lang.constants(config)
+    stripes = stripe_verbs(lang)
     Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
     Stripe = lang.record("Stripe", "begin end")
     Tile = lang.record("Tile", "n_tile row_first x_rows")
@@ -62,10 +64,8 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def stripe_start(block, units):
-        """The unit (a step, or a tile with ``whole``) that the stripe of a block begins with, of
-        all ``units``. If blocks do not divide them the first blocks have one more."""
-        blocks = uint32(cuda.gridDim.x)
-        return block * (units // blocks) + min(block, units % blocks)
+        """The unit (a step, or a tile with ``whole``) that the stripe of a block begins with."""
+        return stripes.start(block, units, uint32(cuda.gridDim.x))
 
     @lang.device
     def stripe_of(block, sizes):
@@ -81,15 +81,9 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def block_of(position, steps):
-        """The inverse of ``stripe_start`` where units are steps: whose stripe has the step at
-        ``position``, of all ``steps``. (Means nothing with ``whole``.) share is not 0: there are
-        at most as many blocks as steps (``config.grid``)."""
-        blocks = uint32(cuda.gridDim.x)
-        share, longer = steps // blocks, steps % blocks
-        of_longer = longer * (share + 1)
-        if position < of_longer:
-            return position // (share + 1)
-        return longer + (position - of_longer) // share
+        """Whose stripe has the step at ``position``, of all ``steps``. (Means nothing with
+        ``whole``.) There are at most as many blocks as steps (``config.grid``)."""
+        return stripes.block_of(position, steps, uint32(cuda.gridDim.x))
 
     @lang.device
     def item_at(position, end, sizes):
@@ -126,6 +120,16 @@ def schedule_verbs(lang, config):
         return uint32(cfg.stage_rows)
 
     @lang.device
+    def first_k16_row(step, sizes):
+        """The k16 row of b that a step begins with."""
+        return step.k_step * cfg.stage_rows
+
+    @lang.device
+    def x_rows_of(step, sizes):
+        """Rows of x that the matrix has of a step's tile."""
+        return min(sizes.m - step.row_first, cfg.batch)
+
+    @lang.device
     def first_step_of(item):
         """Step, of a WorkItem."""
         return Step(item.tile.n_tile, item.tile.row_first, item.first_k_step)
@@ -157,6 +161,8 @@ def schedule_verbs(lang, config):
         sharers_of=sharers_of,
         columns_of=columns_of,
         k16_rows_of=k16_rows_of,
+        first_k16_row=first_k16_row,
+        x_rows_of=x_rows_of,
         first_step_of=first_step_of,
         next_step=next_step,
     )

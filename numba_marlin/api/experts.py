@@ -1,0 +1,327 @@
+"""``route``, ``moe_matmul`` and ``moe_mlp``: mixtures of experts. Arguments are checked here;
+``execution.experts`` runs the products."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.api.checks import (
+    check_choice,
+    check_launch,
+    check_no_gradient,
+    check_same_place,
+    refuse_torch_compile,
+)
+from numba_marlin.api.matmul import check_beside, hand_back, matmul
+from numba_marlin.compiler import COMPILERS
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import arrays, driver
+from numba_marlin.execution.scratch import Workspace
+from numba_marlin.formats.experts import PackedExperts
+from numba_marlin.formats.floats import HALF_TYPES, round_to
+from numba_marlin.formats.residence import HOST
+from numba_marlin.formats.routing import Routing
+from numba_marlin.hardware import devices
+from numba_marlin.problems.experts import ExpertsProblem
+from numba_marlin.reference.experts import ACTIVATIONS, check_routed
+from numba_marlin.reference.routing import SCORINGS
+
+BACKENDS = ("auto", "cuda", "emulator", "reference")
+KERNELS = ("moe", "loop")
+
+
+def route(
+    logits,
+    top_k: int,
+    *,
+    scoring: str = "softmax",
+    bias=None,
+    normalize: bool = False,
+    scale: float = 1.0,
+    groups: int = 1,
+    top_groups: int = 1,
+) -> Routing:
+    """The experts of each token, as the usual routers choose them, and the lists that
+    ``moe_matmul`` reads.
+
+    logits: [m, experts], of NumPy or torch; the arithmetic is fp32.
+    top_k: experts of a token.
+    scoring: "softmax" over all experts, or "sigmoid".
+    bias: [experts], added to scores for the choice only (DeepSeek-V3's e_score_correction_bias).
+    normalize, scale: weights are divided by their sum, and multiplied by a number.
+    groups, top_groups: only experts of the best groups are chosen from (DeepSeek-V3: 8 and 4).
+
+    Mixtral and gpt-oss: ``normalize=True``; Qwen3-30B-A3B: the same; DeepSeek-V3:
+    ``scoring="sigmoid", bias=b, normalize=True, scale=2.5, groups=8, top_groups=4``; Kimi K2:
+    ``scoring="sigmoid", bias=b, normalize=True, scale=2.827``.
+
+    Of torch tensors on a device the result is there too, nothing waits, and a CUDA graph can
+    capture it. TypeError or ValueError for wrong arguments; on the host also for logits that are
+    not finite. ``reference.routing`` defines the result; equal scores go to the expert with the
+    lower number.
+    """
+    check_choice("scoring", scoring, SCORINGS)
+    options = {"scoring": scoring, "normalize": normalize, "scale": scale, "groups": groups}
+    options["top_groups"] = top_groups
+    if isinstance(logits, np.ndarray):
+        from numba_marlin.reference.routing import chosen_experts
+    elif _is_tensor(logits):
+        from numba_marlin.execution.routing import chosen_experts
+    else:
+        raise TypeError(f"logits is a {type(logits).__name__}, must be of NumPy or torch")
+    ids, weights = chosen_experts(logits, top_k, bias=bias, **options)
+    return Routing.of(ids, weights, logits.shape[1])
+
+
+def moe_matmul(
+    x,
+    experts: PackedExperts,
+    routing: Routing,
+    *,
+    bias=None,
+    combine: bool = False,
+    backend: str = "auto",
+    kernel: str | None = None,
+    config=None,
+    stream=None,
+    workspace: Workspace | None = None,
+    batch_invariant: bool = False,
+):
+    """The products of tokens with the weights of their experts, [k, n] each, in one launch.
+
+    x: float16 or bfloat16 [m, k], a row for each token, or [m, top_k, k], one for each of its
+        experts; of NumPy or torch. Rows are read where they lie: nothing is sorted or padded.
+    experts: a ``PackedExperts``. One on the host is copied to the GPU by its first product there.
+    routing: of ``route``, or ``Routing.of(ids, weights, experts)``; where x is.
+    bias: [E, n], of x's type, where x is.
+    combine: False: the result is [m, top_k, n]. True: [m, n], each token's rows times the routing's
+        weights, added up in fp32 in the order of its experts, and rounded once: the same bits on
+        every run.
+    backend: as in ``matmul``.
+    kernel: "moe": one persistent launch, ragged over experts (4-bit integer codes without zero
+        points, compute capability 9.0). "loop": ``matmul`` for one expert after the other, for
+        every format and GPU; it waits until the host knows the routing. None: "moe" if it takes the
+        problem, else "loop".
+    config: a ``kernels.moe.MoeConfig``; default: ``kernels.moe.choose``'s.
+    stream, workspace: as in ``matmul``.
+    batch_invariant: a token's result has the same bits whatever the other tokens are.
+
+    With a routing to some of the experts (``routing.local``) rows of others are 0; ``combine``
+    then adds up what is there. Errors are bounded in ``reference.experts``. Raises TypeError or
+    ValueError for arguments that break these rules, CapabilityMissing if the backend or the kernel
+    asked for cannot run.
+    """
+    refuse_torch_compile()
+    check_launch(COMPILERS[0], workspace, stream)
+    check_choice("backend", backend, BACKENDS)
+    if kernel is not None:
+        check_choice("kernel", kernel, KERNELS)
+    _check_experts("experts", experts)
+    view, problem, bias_view = _checked(x, experts, routing, bias, combine)
+    if combine and not routing.complete:
+        # the kernel counts all of a token's experts
+        rows = moe_matmul(
+            x,
+            experts,
+            routing,
+            bias=bias,
+            backend=backend,
+            kernel=kernel,
+            stream=stream,
+            workspace=workspace,
+            batch_invariant=batch_invariant,
+        )
+        return _summed(rows, routing)
+    if backend == "reference":
+        return _by_reference(view, experts, routing, bias_view, combine)
+    ordinal = _ordinal(view, experts)
+    on_gpu = _on_gpu(backend, ordinal)
+    device = driver.describe(ordinal or 0) if on_gpu else devices.MODEL
+    from numba_marlin.execution.experts import ExpertsProduct, chosen, on_device, on_machine
+    from numba_marlin.execution.experts import refusals as refusals_of
+
+    refusals = refusals_of(problem, device)
+    if kernel == "moe" and refusals:
+        raise CapabilityMissing(f"kernel='moe' does not take {', '.join(refusals)}: use 'loop'")
+    if kernel == "loop" or refusals:
+        return _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
+    shape = (problem.m, problem.n) if combine else (problem.m, problem.top_k, problem.n)
+    flat = view if len(view.shape) == 2 else arrays.view("x", _flat(x))
+    config = config or chosen(problem, batch_invariant)
+    if not on_gpu:
+        host = experts.to(HOST)
+        product = ExpertsProduct(problem, flat, host, routing.on_host(), bias_view)
+        return hand_back(on_machine(product, config).reshape(shape), view, None)
+    if view.on_host:
+        raise CapabilityMissing(
+            "x is on the host, must be on the GPU with backend='cuda': pass a torch tensor there"
+        )
+    result = arrays.empty_like(view, shape)
+    out = replace(arrays.view("out", result), shape=problem.result_shapes["c"][0])
+    product = ExpertsProduct(problem, flat, experts, routing, bias_view)
+    on_device(product, config, out, stream, workspace)
+    return result
+
+
+def moe_mlp(
+    x,
+    gate_up: PackedExperts,
+    down: PackedExperts,
+    routing: Routing,
+    *,
+    activation: str = "silu",
+    gate_up_bias=None,
+    down_bias=None,
+    **options,
+):
+    """The experts' part of a layer: x [m, k] -> [m, k].
+
+    gate_up: [E, k, 2 h], gate's columns before up's (``nm.concat([gate, up])``); down: [E, h, k].
+    activation: "silu" (gate's sigmoid linear unit times up) or "swiglu-oai" (gpt-oss: both limited
+        to 7, sigmoid of 1.702 gate, up + 1).
+    options: of ``moe_matmul``, for both products: backend, kernel, stream, batch_invariant.
+
+    The products between are rounded to x's type, as is the activation of them, in fp32.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    for name, each in (("gate_up", gate_up), ("down", down)):
+        _check_experts(name, each)
+    if gate_up.n != 2 * down.k:
+        raise ValueError(
+            f"gate_up has n={gate_up.n} columns, must be 2 x {down.k}: gate's and up's, of as many"
+            " rows as down has"
+        )
+    hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, **options)
+    hidden = _activated(hidden, activation)
+    return moe_matmul(hidden, down, routing, bias=down_bias, combine=True, **options)
+
+
+def _is_tensor(array: object) -> bool:
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(array, tensor)
+
+
+def _check_experts(name: str, experts: object) -> None:
+    if not isinstance(experts, PackedExperts):
+        raise TypeError(
+            f"{name} is a {type(experts).__name__}, must be a PackedExperts: pass"
+            " nm.PackedExperts.of([nm.pack(...), ...])"
+        )
+
+
+def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool):
+    """-> (view of x, ExpertsProblem, view of bias or None)"""
+    view = arrays.view("x", x)
+    check_no_gradient("x", view)
+    if view.type_name not in HALF_TYPES:
+        raise TypeError(f"x.dtype={view.dtype} must be one of {', '.join(HALF_TYPES)}")
+    if not isinstance(routing, Routing):
+        raise TypeError(f"routing is a {type(routing).__name__}, must be a Routing: nm.route(...)")
+    check_routed(view, routing, len(experts))
+    if view.shape[-1] != experts.k:
+        raise ValueError(f"x.shape={view.shape} must end in k={experts.k}, the weights'")
+    packed_for = experts.facts[0].get("dtype", view.type_name)
+    if packed_for != view.type_name:
+        raise ValueError(f"x.dtype={view.type_name} must be {packed_for}, which experts are for")
+    check_same_place("routing.ids", arrays.view("routing.ids", routing.ids), view, "x")
+    problem = ExpertsProblem.of(
+        experts,
+        routing,
+        view.type_name,
+        bias=bias is not None,
+        x_of_pairs=len(view.shape) == 3,
+        combine=bool(combine),
+    )
+    bias_view = None
+    if bias is not None:
+        bias_view = check_beside("bias", bias, view, (len(experts), experts.n), "(experts, n)")
+    return view, problem, bias_view
+
+
+def _flat(x):
+    """[m, top_k, k] -> [m top_k, k]; a copy only where it cannot be a view."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _ordinal(view: arrays.ArrayView, experts: PackedExperts) -> int | None:
+    """The ordinal of the GPU that holds x or the experts; None if both are on the host."""
+    if experts.place == HOST:
+        return view.device
+    ordinal = int(experts.place.partition(":")[2])
+    if view.device not in (None, ordinal):
+        raise ValueError(f"experts are on {experts.place}, must be where x is, or on the host")
+    return ordinal
+
+
+def _on_gpu(backend: str, ordinal: int | None) -> bool:
+    """CapabilityMissing if the backend needs a GPU that is not there. Arrays on the host stay there
+    with "auto"."""
+    if backend == "emulator" or (backend == "auto" and ordinal is None):
+        return False
+    probe = driver.probe()
+    if not probe.usable:
+        raise CapabilityMissing(f"backend={backend!r}: {probe.reason}")
+    return True
+
+
+def _by_reference(view, experts, routing, bias, combine):
+    from numba_marlin.reference.experts import moe_matmul as exact
+
+    x, bias = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = exact(x, experts.to(HOST), routing.on_host(), bias, combine=combine)
+        return hand_back(round_to(y, view.type_name), view, None)
+
+
+def _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant):
+    """``matmul`` for one expert after the other, on its rows, gathered and scattered."""
+    view = arrays.view("x", x)
+    rows, top_k = (x if len(x.shape) == 2 else _flat(x)), routing.top_k
+    result = arrays.empty_like(view, (routing.m * top_k, experts.n))
+    offsets = routing.on_host().offsets
+    if offsets[-1] < len(result):
+        result[...] = 0
+    for expert in range(len(experts)):
+        begin, end = int(offsets[expert]), int(offsets[expert + 1])
+        if begin == end:
+            continue
+        pairs = routing.pairs[begin:end]
+        taken = rows[pairs // top_k if len(x.shape) == 2 else pairs]
+        of_expert = None if bias is None else bias[expert]
+        result[pairs] = matmul(
+            taken,
+            experts[expert],
+            backend,
+            bias=of_expert,
+            stream=stream,
+            batch_invariant=batch_invariant,
+        )
+    result = result.reshape(routing.m, top_k, experts.n)
+    return _summed(result, routing) if combine else result
+
+
+def _summed(rows: Any, routing: Routing):
+    """[m, top_k, n] -> [m, n]: in fp32, expert after expert, rounded once."""
+    numpy = isinstance(rows, np.ndarray)
+    total = 0
+    for slot in range(routing.top_k):
+        row = rows[:, slot].astype(np.float32) if numpy else rows[:, slot].float()
+        total = total + routing.weights[:, slot, None] * row
+    return round_to(total, rows.dtype) if numpy else total.to(rows.dtype)
+
+
+def _activated(rows: Any, activation: str):
+    if isinstance(rows, np.ndarray):
+        from numba_marlin.reference.experts import activate
+
+        return round_to(activate(rows.astype(np.float32), activation), rows.dtype)
+    torch = sys.modules["torch"]
+    gate, up = rows.float().chunk(2, dim=-1)
+    if activation == "silu":
+        return (torch.nn.functional.silu(gate) * up).to(rows.dtype)
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (gate * torch.sigmoid(1.702 * gate) * (up + 1)).to(rows.dtype)

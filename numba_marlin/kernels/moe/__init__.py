@@ -1,0 +1,12 @@
+"""The kernel ``moe``: products of a mixture of experts, ragged over experts in one launch.
+
+``kernel`` is what to read first, after ``kernels.decode``, of which it is a relative: it copies and
+multiplies a stage with decode's verbs. Its own are ``schedule`` (which block has what of which
+expert), ``load`` (rows of x gathered where they lie) and ``output`` (rows scattered, or summed over
+a token's experts). ``config`` has its sizes, ``definitions`` says how it is launched,
+``execution.experts`` launches it. Importing this imports no Numba."""
+
+from numba_marlin.kernels.moe.config import MoeConfig
+from numba_marlin.kernels.moe.definitions import MOE
+
+__all__ = ["MOE", "MoeConfig"]

@@ -1,0 +1,103 @@
+"""The sizes of ``moe``: those of ``decode``, and what a mixture of experts adds. Pure."""
+
+from dataclasses import dataclass
+
+from numba_marlin.hardware.limits import WARP_LANES
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.language.definition import ceil_div
+
+MOST_EXPERTS = 1024
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class MoeConfig(DecodeConfig):
+    """``batch``: most rows of a tile, all of one expert."""
+
+    #: experts whose weights are in b
+    experts: int = 8
+    #: experts of a token
+    top_k: int = 2
+    #: x has a row for each pair of a token and an expert, not for each token
+    x_of_pairs: bool = False
+    #: c has a row for each token: the sum over its experts, times their weights; not for each pair
+    combine: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.experts <= MOST_EXPERTS:
+            raise ValueError(f"experts={self.experts} must be 1 to {MOST_EXPERTS}")
+        if not 1 <= self.top_k <= self.experts:
+            raise ValueError(f"top_k={self.top_k} must be 1 to experts={self.experts}")
+        if self.block_scaled or self.zeros:
+            raise ValueError(
+                f"codes={self.codes!r} with zeros={self.zeros!r} must be 'integer' and None: other"
+                " weights have no kernel for experts yet"
+            )
+
+    # ---- shared memory: two tables behind the barriers of decode
+
+    @property
+    def table_at(self):
+        """Row blocks of the experts before each: [experts + 1] words."""
+        return super().shared_bytes
+
+    @property
+    def offsets_at(self):
+        """Pairs of the experts before each: [experts + 1] words."""
+        return self.table_at + WORD_BYTES * (self.experts + 1)
+
+    @property
+    def shared_bytes(self):
+        return self.offsets_at + WORD_BYTES * (self.experts + 1)
+
+    @property
+    def experts_per_lane(self):
+        """Experts whose row blocks a lane counts, one after the other."""
+        return ceil_div(self.experts, WARP_LANES)
+
+    @property
+    def search_steps(self):
+        """Halvings until one expert is left."""
+        return (self.experts - 1).bit_length()
+
+    # ---- launch. m: tokens
+
+    def pairs_of(self, m):
+        return m * self.top_k
+
+    def most_row_blocks(self, m):
+        """Row blocks of the worst routing: every expert that has a pair may have a short block."""
+        pairs = self.pairs_of(m)
+        short = min(self.experts, pairs)
+        return short + (pairs - short) // self.batch
+
+    def steps(self, m, n, k):
+        """Steps of a launch, at most: the routing says how many there are."""
+        tiles = ceil_div(n, self.columns) * self.most_row_blocks(m)
+        return tiles * ceil_div(k, self.stage_k)
+
+    def grid(self, m, n, k, sms):
+        """(blocks, 1, 1): no more than the most steps."""
+        blocks = min(sms * self.blocks_per_sm, self.steps(m, n, k))
+        if self.steps(m, n, k) + blocks > 2**32:
+            raise ValueError(
+                f"m={m}, n={n}, k={k} may be {self.steps(m, n, k)} steps, must be less than 2**32:"
+                " the kernel counts in 32 bits"
+            )
+        return (blocks, 1, 1)
+
+    @property
+    def owner_warps(self):
+        """Warps that finish columns of a tile: the first of the consumers."""
+        return self.warps_n * self.owners
+
+    def workspace_bytes(self, m, n, k, sms):
+        """(partial results of shared tiles and, with ``combine``, each pair's result in fp32;
+        locks: those of shared tiles and, with ``combine``, a counter for each token, tile of
+        columns and owner warp)."""
+        partials, locks = super().workspace_bytes(m, n, k, sms)
+        if self.combine:
+            partials += self.pairs_of(m) * n * 4
+            locks += m * ceil_div(n, self.columns) * self.owner_warps * 4
+        return partials, locks

@@ -1,0 +1,61 @@
+"""The producer warp of ``moe``: as that of ``decode``, but the routing says which weights it takes,
+and rows of x are gathered, each where its token lies.
+
+Nothing is copied before ``griddepcontrol.wait``: the routing may come from the launch before. Where
+a tile's rows of x begin is looked up once, and kept in registers: a load of ``pairs`` before each
+copy would be a round trip to L1 that the lane waits for, as many as 32 for each stage.
+"""
+
+from numba_marlin.kernels.decode.load import copy_verbs
+from numba_marlin.kernels.moe.config import WORD_BYTES
+
+
+def load_verbs(lang, config, ring, schedule):
+    """-> ``produce``, a device function for one lane."""
+    cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
+    cfg = lang.constants(config)
+    copies = copy_verbs(lang, config, ring, schedule)
+    pairs_per_row = 1 if config.x_of_pairs else config.top_k
+
+    @lang.device
+    def find_rows(places, a, pairs, tile, sizes):
+        """Where the tile's rows of x begin, to places."""
+        for row in range(cfg.batch):
+            places[row] = a
+            if row < tile.x_rows:
+                pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
+                places[row] += uint64(pair // pairs_per_row) * sizes.a_stride * 2
+
+    @lang.device
+    def gather_x(places, tile, k_step, shared, place, sizes):
+        """x of one stage, a copy per row; its bytes are announced already."""
+        row_bytes = schedule.k16_rows_of(k_step, sizes) * 32
+        first = uint64(k_step) * (2 * cfg.stage_k)
+        target = shared.base + place.stage * cfg.stage_bytes + cfg.x_at
+        barrier = ring.full(shared.barriers, place)
+        for row in range(cfg.batch):
+            if row < tile.x_rows:
+                ptx.cp_async_bulk_g2s(
+                    target + row * cfg.x_pitch, places[row] + first, row_bytes, barrier
+                )
+
+    @lang.device
+    def produce(a, b, scales, pairs, shared, stripe, sizes):
+        source = copies.Source(a, b, scales, uint64(0), ptx.create_policy_evict_first())
+        places = cuda.local.array(cfg.batch, uint64)
+        position, place = stripe.begin, ring.producer_start()
+        while position < stripe.end:
+            item = schedule.item_at(position, stripe.end, sizes)
+            find_rows(places, a, pairs, item.tile, sizes)
+            k_step = item.first_k_step
+            end_k_step = k_step + item.steps
+            while k_step < end_k_step:
+                ring.wait_empty(shared.barriers, place)
+                step = schedule.step_of(item, k_step)
+                copies.copy_weights_and_scales(source, step, shared, place, sizes)
+                gather_x(places, item.tile, k_step, shared, place, sizes)
+                place = ring.advance(place)
+                k_step += 1
+            position += item.steps
+
+    return produce

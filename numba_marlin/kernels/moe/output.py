@@ -1,0 +1,125 @@
+"""The epilogue of ``moe``: rows of a tile go to the pairs that they belong to, or, with
+``combine``, are added up over the experts of their token.
+
+``output_verbs(lang, config)`` -> namespace of device functions: those of ``decode.output``, where
+``own`` and ``thread`` are explained, and the two ways in which a complete tile leaves:
+
+- ``scatter``: rows to c [pairs, n], rounded, row ``pair``.
+- ``combine``: rows to ``sums`` fp32 [pairs, n]. Then each owner warp counts its columns of the tile
+  in, at a counter of each row's token: the last of a token's top_k experts to come multiplies all
+  top_k rows by their weights, adds them up in fp32 in the order of the token's slots, whichever
+  expert came last, rounds once, and writes row ``token`` of c [m, n]. So the same input gives the
+  same bits, and nobody waits. The last one puts the counter back to zero.
+"""
+
+from numba_marlin.hardware.limits import ALL_LANES, WARP_LANES
+from numba_marlin.kernels.decode import output as decode
+from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.moe.config import WORD_BYTES
+
+
+def output_verbs(lang, config):
+    ptx, uint16, uint64, float32 = lang.ptx, lang.uint16, lang.uint64, lang.float32
+    cfg = lang.constants(config)
+    of_tile = decode.output_verbs(lang, config)
+    both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
+    own_columns = 16 * config.own_column_blocks
+    turns = ceil_div(own_columns, WARP_LANES)
+
+    @lang.device
+    def first_column(tile, thread):
+        """The first of the columns of C that the warp finishes."""
+        return tile.n_tile * cfg.columns + thread.warp_n * COLUMNS + thread.warp_k * own_columns
+
+    @lang.device
+    def pair_of(pairs, tile, row):
+        """The pair of a row of the tile."""
+        return ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
+
+    @lang.device
+    def scatter(epilogue, own, tile, thread, sizes):
+        """Columns from n on and rows from x_rows on are not stored."""
+        lane_column = first_column(tile, thread) + thread.lane // 4
+        for n8 in range(cfg.n8_blocks):
+            for of_two in range(2):
+                row = thread.lane % 4 * 2 + 8 * n8 + of_two
+                if row < tile.x_rows:
+                    pair = pair_of(epilogue.pairs, tile, row)
+                    for j in range(cfg.own_column_blocks):
+                        for half in range(2):
+                            column = lane_column + (16 * j + 8 * half)
+                            if column < sizes.n:
+                                value = own[4 * (cfg.n8_blocks * j + n8) + 2 * half + of_two]
+                                word = both_halves(value, value)
+                                address = epilogue.c + (uint64(pair) * sizes.n + column) * 2
+                                ptx.st_global_b16(address, uint16(word & 0xFFFF))
+
+    @lang.device
+    def leave_rows(epilogue, own, tile, thread, sizes):
+        """``scatter`` to ``sums``, in fp32."""
+        lane_column = first_column(tile, thread) + thread.lane // 4
+        for n8 in range(cfg.n8_blocks):
+            for of_two in range(2):
+                row = thread.lane % 4 * 2 + 8 * n8 + of_two
+                if row < tile.x_rows:
+                    pair = pair_of(epilogue.pairs, tile, row)
+                    for j in range(cfg.own_column_blocks):
+                        for half in range(2):
+                            column = lane_column + (16 * j + 8 * half)
+                            if column < sizes.n:
+                                value = own[4 * (cfg.n8_blocks * j + n8) + 2 * half + of_two]
+                                address = epilogue.sums + (uint64(pair) * sizes.n + column) * 4
+                                ptx.st_global_b32(address, ptx.bits_of_f32(value))
+
+    @lang.device
+    def add_experts(epilogue, token, tile, thread, sizes):
+        """The warp's columns of a token whose rows are all there."""
+        first_pair = token * cfg.top_k
+        for turn in range(turns):
+            of_warp = thread.lane + WARP_LANES * turn
+            column = first_column(tile, thread) + of_warp
+            if of_warp < own_columns and column < sizes.n:
+                total = float32(0)
+                slot = 0
+                while slot < cfg.top_k:
+                    pair = uint64(first_pair + slot)
+                    weight = ptx.ld_global_f32(epilogue.weights + pair * 4)
+                    value = ptx.ld_global_f32(epilogue.sums + (pair * sizes.n + column) * 4)
+                    total = ptx.fma_rn_f32(weight, value, total)
+                    slot += 1
+                word = both_halves(total, total)
+                address = epilogue.c + (uint64(token) * sizes.n + column) * 2
+                ptx.st_global_b16(address, uint16(word & 0xFFFF))
+
+    @lang.device
+    def combine(epilogue, own, tile, thread, sizes):
+        leave_rows(epilogue, own, tile, thread, sizes)
+        # Orders all lanes' rows before the lanes' atomics, whose release publishes them.
+        ptx.bar_warp_sync(ALL_LANES)
+        token, last = 0, 0
+        if thread.lane < tile.x_rows:
+            token = pair_of(epilogue.pairs, tile, thread.lane) // cfg.top_k
+            number = (token * sizes.n_tiles + tile.n_tile) * cfg.owner_warps + thread.warp
+            counter = epilogue.counters + uint64(number) * WORD_BYTES
+            if ptx.atom_add_acq_rel_gpu(counter, 1) == cfg.top_k - 1:
+                last = 1
+                ptx.st_global_b32(counter, 0)
+        # Orders the lanes' acquires before all lanes' reads of what other blocks have left.
+        ptx.bar_warp_sync(ALL_LANES)
+        row = 0
+        while row < tile.x_rows:
+            if ptx.shfl_sync_idx(last, row) != 0:
+                add_experts(epilogue, ptx.shfl_sync_idx(token, row), tile, thread, sizes)
+            row += 1
+
+    return lang.namespace(
+        "output",
+        share_out=of_tile.share_out,
+        leave_partial=of_tile.leave_partial,
+        count_in=of_tile.count_in,
+        add_partials=of_tile.add_partials,
+        apply_column_factors=of_tile.apply_column_factors,
+        add_bias=of_tile.add_bias,
+        write=combine if config.combine else scatter,
+    )

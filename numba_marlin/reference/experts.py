@@ -1,0 +1,138 @@
+"""The float64 products of a mixture of experts, and their error bounds: those of ``weights`` for
+every pair of a token and an expert.
+
+With ``combine`` a token's rows are multiplied by their weights p and added up in fp32: of top_k
+fused multiply-adds each rounds once, by at most u = 2**-24 of a partial sum, which is at most ``sum
+|p| (|y| + E)``. Then the result is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numba_marlin.formats.experts import PackedExperts
+from numba_marlin.formats.floats import float_type
+from numba_marlin.formats.routing import Routing
+from numba_marlin.reference.weights import UNIT_ROUNDOFF, Bounds, Weight, bounds, rounded_once
+
+Experts = PackedExperts | Sequence[Weight]
+
+
+def rows_of(expert: int, x: np.ndarray, routing: Routing) -> tuple[np.ndarray, np.ndarray]:
+    """(pairs of an expert, rows of x that they multiply). x: [m, k], a row for each token, or
+    [m, top_k, k], one for each pair."""
+    pairs = routing.pairs[routing.offsets[expert] : routing.offsets[expert + 1]]
+    rows = x[pairs // routing.top_k] if x.ndim == 2 else x.reshape(-1, x.shape[-1])[pairs]
+    return pairs, rows
+
+
+def moe_bounds(
+    x: np.ndarray,
+    experts: Experts,
+    routing: Routing,
+    bias: np.ndarray | None = None,
+    *,
+    combine: bool = False,
+    order: str = "any",
+    method: str | None = None,
+    out_dtype: np.dtype | type | str = np.float16,
+) -> Bounds:
+    """x [m, k] or [m, top_k, k], bias [E, n] -> Bounds, float64 [m, top_k, n], or with ``combine``
+    [m, n]; rows of pairs that are in no expert's list are 0. The other options: ``weights.bounds``.
+    """
+    x = np.asarray(x)
+    check_routed(x, routing, len(experts))
+    pairs, n = routing.m * routing.top_k, experts[0].n
+    product, accumulated = np.zeros((pairs, n)), np.zeros((pairs, n))
+    for expert in range(len(experts)):
+        these, rows = rows_of(expert, x, routing)
+        if len(these):
+            of_expert = None if bias is None else bias[expert]
+            found = bounds(
+                rows, experts[expert], of_expert, order=order, method=method, out_dtype=out_dtype
+            )
+            product[these], accumulated[these] = found.product, found.accumulated
+    shape = (routing.m, routing.top_k, n)
+    product, accumulated = product.reshape(shape), accumulated.reshape(shape)
+    if combine:
+        weights = routing.weights.astype(np.float64)[:, :, None]
+        largest = (np.abs(weights) * (np.abs(product) + accumulated)).sum(axis=1)
+        product = (weights * product).sum(axis=1)
+        accumulated = (np.abs(weights) * accumulated).sum(axis=1)
+        accumulated += routing.top_k * UNIT_ROUNDOFF * largest
+    return rounded_once(product, accumulated, float_type(out_dtype).name)
+
+
+def moe_matmul(
+    x: np.ndarray,
+    experts: Experts,
+    routing: Routing,
+    bias: np.ndarray | None = None,
+    *,
+    combine: bool = False,
+) -> np.ndarray:
+    """The product of ``moe_bounds`` alone, for any x, not finite ones too."""
+    from numba_marlin.reference.weights import matmul
+
+    x = np.asarray(x)
+    check_routed(x, routing, len(experts))
+    product = np.zeros((routing.m * routing.top_k, experts[0].n))
+    for expert in range(len(experts)):
+        these, rows = rows_of(expert, x, routing)
+        if len(these):
+            product[these] = matmul(rows, experts[expert], None if bias is None else bias[expert])
+    product = product.reshape(routing.m, routing.top_k, -1)
+    if combine:
+        return (routing.weights.astype(np.float64)[:, :, None] * product).sum(axis=1)
+    return product
+
+
+def activate(gate_up: np.ndarray, activation: str = "silu", limit: float = 7.0) -> np.ndarray:
+    """[..., 2 h] -> [..., h], of the numbers' type; the first half of the columns is the gate, the
+    second is called up.
+
+    "silu": gate / (1 + exp(-gate)) * up. "swiglu-oai" (gpt-oss): gate is at most ``limit``, up
+    within +- limit, and the result gate / (1 + exp(-1.702 gate)) * (up + 1).
+    """
+    gate, up = np.split(np.asarray(gate_up), 2, axis=-1)
+    with np.errstate(over="ignore"):
+        if activation == "silu":
+            return gate / (1 + np.exp(-gate)) * up
+        if activation == "swiglu-oai":
+            gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+            return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    raise ValueError(f"activation={activation!r} must be one of {', '.join(ACTIVATIONS)}")
+
+
+ACTIVATIONS = ("silu", "swiglu-oai")
+
+
+def moe_mlp(
+    x: np.ndarray,
+    gate_up: Experts,
+    down: Experts,
+    routing: Routing,
+    *,
+    activation: str = "silu",
+    gate_up_bias: np.ndarray | None = None,
+    down_bias: np.ndarray | None = None,
+) -> np.ndarray:
+    """x [m, k] -> float64 [m, k]: the whole layer, nothing rounded in between."""
+    hidden = activate(moe_matmul(x, gate_up, routing, gate_up_bias), activation)
+    return moe_matmul(hidden, down, routing, down_bias, combine=True)
+
+
+def check_routed(x, routing: Routing, experts: int) -> None:
+    """ValueError unless x, the routing and the number of experts go together."""
+    if routing.experts != experts:
+        raise ValueError(
+            f"routing has {routing.experts} experts, must be {experts}, as the weights"
+        )
+    wanted = (routing.m,) if len(x.shape) == 2 else (routing.m, routing.top_k)
+    if len(x.shape) not in (2, 3) or tuple(x.shape[:-1]) != wanted:
+        raise ValueError(
+            f"x.shape={tuple(x.shape)} must be (m, k) or (m, top_k, k) with m={routing.m} and"
+            f" top_k={routing.top_k}, the routing's"
+        )

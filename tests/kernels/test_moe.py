@@ -1,0 +1,158 @@
+"""Contract under test: the kernel ``moe`` multiplies every pair of a token and an expert by the
+expert's weights, whatever the routing is, and adds up a token's experts once and in order.
+
+Compiling takes longer than the machine does, so configurations are few and have many routings.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numba_marlin import compiler, testing
+from numba_marlin.compiler import gates
+from numba_marlin.formats.floats import round_to
+from numba_marlin.kernels.moe import MOE, MoeConfig
+from numba_marlin.testing.launches import TARGET
+from tests.kernels import moe
+
+pytest.importorskip("ml_dtypes")
+
+# two by two warps; tiles of 8 rows and 128 columns
+SMALL = MoeConfig(
+    experts=5,
+    top_k=2,
+    batch=8,
+    warps_n=2,
+    warps_k=2,
+    stage_k=64,
+    stages=2,
+    resident=1,
+    group_blocks=2,
+    ragged=True,
+)
+DOWN = replace(SMALL, combine=True, x_of_pairs=True)
+CONFIGURATIONS = {
+    "of tokens": SMALL,
+    "down": DOWN,
+    "whole": replace(SMALL, whole=True, group_blocks=4),
+    "16 rows, bfloat16, bias": replace(
+        SMALL, batch=16, dtype="bfloat16", scale_dtype="bfloat16", bias=True, group_blocks=-1
+    ),
+    "32 rows, down, bias": replace(DOWN, batch=32, stage_k=128, group_blocks=8, bias=True),
+    "one warp, 37 experts": replace(DOWN, experts=37, top_k=3, warps_n=1, warps_k=1),
+    "eight warps along k": replace(
+        SMALL, warps_n=1, warps_k=8, stage_k=256, stages=3, group_blocks=8, ragged=False
+    ),
+}
+# [m, 2] of five experts
+ROUTINGS = {
+    "one token": [[3, 1]],
+    "every expert": [[0, 1], [2, 3], [4, 0], [1, 2]],
+    "all on one": [[2, expert] for expert in (0, 1, 3, 4) * 5],
+    "last two": [[3, 4], [4, 3], [3, 4]],
+    "first two": [[0, 1], [1, 0]] * 5,
+    "exactly a row block": [[1, 4]] * 8,
+    "one more than a row block": [[1, 4]] * 9,
+}
+
+
+def routed(config, m, seed=1):
+    return moe.ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_configuration_is_within_bounds(name):
+    config = CONFIGURATIONS[name]
+    k = {2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks] * (1 if config.ragged else 2)
+    moe.check(moe.layer(config, routed(config, 7), 200, k, seed=3), races=True)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("config", (SMALL, DOWN), ids=("of tokens", "down"))
+def test_every_routing_is_exact(config, routing):
+    """Bit for bit: an index that is wrong anywhere changes an integer."""
+    given = moe.layer(config, ROUTINGS[routing], 136, 96, integers=True)
+    allowed = given.bounds()
+    c = moe.run(given, races=True, a_stride=104)
+    assert np.array_equal(c, round_to(allowed.product, c.dtype)), routing
+
+
+@pytest.mark.parametrize("sms", (1, 2, 7, 64))
+def test_any_number_of_blocks_does(sms):
+    """Also more than there are steps."""
+    moe.check(moe.layer(DOWN, ROUTINGS["every expert"], 136, 96), sms=sms)
+
+
+def test_a_launch_without_work_writes_nothing():
+    config = replace(SMALL, experts=3)
+    given = moe.layer(config, [[0, 1]], 64, 64)
+    away = given.routing.local(2, 1)
+    assert away.offsets.tolist() == [0, 0]
+    one = replace(config, experts=1, top_k=1)
+    alone = moe.Layer(one, given.x, given.experts.taken(2, 1), replace_ids(away), None)
+    assert np.isnan(moe.run(alone)).all()
+
+
+def replace_ids(routing):
+    """The same lists for tokens of one expert each."""
+    return replace(routing, ids=routing.ids[:, :1], weights=routing.weights[:, :1])
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(testing.schedules((1, 2)), st.sampled_from(("first two", "every expert")))
+def test_no_schedule_finds_a_race_or_changes_a_bit(schedule, routing):
+    given = moe.layer(DOWN, ROUTINGS[routing], 136, 64)
+    wanted = moe.run(given)
+    assert np.array_equal(moe.run(given, seed=schedule, races=True), wanted)
+
+
+def test_whole_tiles_do_not_depend_on_other_tokens():
+    config = CONFIGURATIONS["whole"]
+    given = moe.layer(config, routed(config, 9), 136, 128)
+    many = moe.run(given).reshape(9, 2, -1)
+    for token in (0, 5):
+        ids = given.routing.ids[token : token + 1]
+        alone = replace(
+            given,
+            x=given.x[token : token + 1],
+            routing=moe.Routing.of(ids, given.routing.weights[token : token + 1], 5),
+        )
+        assert np.array_equal(moe.run(alone, sms=2)[0:2], many[token])
+
+
+def test_the_order_of_rows_in_a_list_changes_no_bit_of_whole_tiles():
+    """Sorting need not be stable for the result."""
+    config = CONFIGURATIONS["whole"]
+    given = moe.layer(config, ROUTINGS["first two"], 136, 128)
+
+    def turned(pairs):
+        offsets = given.routing.offsets
+        return np.concatenate(
+            [pairs[begin:end][::-1] for begin, end in zip(offsets[:-1], offsets[1:])]
+        )
+
+    assert np.array_equal(moe.run(given), moe.run(given, order=turned))
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    (
+        ({"experts": 0}, "experts=0 must be 1 to 1024"),
+        ({"top_k": 9}, "top_k=9 must be 1 to experts=5"),
+        ({"zeros": "integer"}, "zeros='integer' must be 'integer' and None"),
+        ({"stages": 40}, "bytes of shared memory, must be at most"),
+    ),
+)
+def test_configurations_that_cannot_be_are_refused(change, match):
+    with pytest.raises(ValueError, match=match):
+        replace(SMALL, **change)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_nothing_spills_and_nothing_is_in_double(name):
+    built = compiler.build(MOE, CONFIGURATIONS[name], target=TARGET, compiler="numba-cuda")
+    assert built.resources.spill_loads == built.resources.stack == 0
+    assert not gates.broken_promises(built)
