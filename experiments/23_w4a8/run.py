@@ -98,6 +98,7 @@ class Quantised:
 
     def __init__(self, batch, codes, scales):
         self.x, self.fixed = batch.x, {"a": codes, "a_scales": scales}
+        self.error = batch.error
 
 
 def check_codes(batch, kind, codes, scales):

@@ -67,7 +67,8 @@ def kernel(
     cluster: int = 1,
     before: str = "",
     after: str = "",
-    sink: str = "%t",
+    sink: str = "%r0",
+    last: str = "",
     registers: str = "",
     shared_bytes: int = 0,
     words: int = 32,
@@ -87,7 +88,7 @@ mov.u64 %rd45, %globaltimer;
 setp.ne.u32 %q14, %t, 0; mad.wide.u32 %rd46, %c, 48, %p0;
 """
     body += "".join(f"@!%q14 st.global.u64 [%rd46 + {8 * i}], %rd{40 + i};\n" for i in range(6))
-    body += f"mad.wide.u32 %rd47, %g, 4, %p1; st.global.b32 [%rd47], {sink};\n{after}"
+    body += f"{last}mad.wide.u32 %rd47, %g, 4, %p1; st.global.b32 [%rd47], {sink};\n{after}"
 
     def buffers():
         return {
@@ -201,9 +202,9 @@ WARM: {load}sub.u32 %r3, %r3, 1; setp.ne.u32 %q1, %r3, 0; @%q1 bra WARM;
 """
     words = (lines * apart + flushed) // 4
     put = Snippets()
-    return chain(
-        name, level, load, put, sections, before=before, words=words, block=block, alone=True
-    )
+    last = "cvt.u32.u64 %r0, %rd0;\n"
+    more = {"words": words, "block": block, "alone": True, "last": last}
+    return chain(name, level, load, put, sections, before=before, **more)
 
 
 def bulk_latency(nbytes: int, *sections: int) -> Level:
@@ -231,10 +232,17 @@ def bulk_latency(nbytes: int, *sections: int) -> Level:
         before=before,
         shared_bytes=128 + nbytes,
         words=nbytes // 4,
+        sink="%r12",
     )
 
 
 # ---- rates
+
+
+def added(registers: list[str]) -> str:
+    """All of them into the first: what nobody reads, the assembler would leave out."""
+    first, *others = registers
+    return "".join(f"add.rn.f32 {first}, {first}, {each};\n" for each in others)
 
 
 def fma_rate(*sections: int) -> Level:
@@ -249,6 +257,7 @@ def fma_rate(*sections: int) -> Level:
         *sections,
         block=FULL_BLOCK,
         before="".join(f"mov.f32 %f{i}, 0f3f000000;" for i in range(10)),
+        last=added([f"%f{i}" for i in range(8)]),
         sink="%f0",
         amount=2 * 8 * FULL_BLOCK,
         unroll=4,
@@ -328,6 +337,7 @@ def mma_rate(*sections: int) -> Level:
         *sections,
         block=512,
         before=zero,
+        last=added([x for each in sums for x in each]),
         sink="%f0",
         amount=2 * 16 * 8 * 16 * chains * 512 // WARP,
         unroll=4,
