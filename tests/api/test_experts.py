@@ -174,3 +174,44 @@ def test_a_layer_whose_sizes_do_not_match_is_refused():
         nm.moe_mlp(X, EXPERTS, EXPERTS, ROUTING)
     with pytest.raises(ValueError, match="activation='gelu' must be one of silu"):
         nm.moe_mlp(X, EXPERTS, EXPERTS, ROUTING, activation="gelu")
+
+
+# ---- from a checkpoint, and cut for several devices
+
+
+def test_experts_of_a_checkpoint_are_its_layers(tmp_path):
+    name = "model.layers.0.mlp.experts.{}.{}_proj"
+    layers = {
+        name.format(expert, part): make_quantized("uniform", "ordinary", 64, 32, 32, 3 * expert + i)
+        for expert in range(3)
+        for i, part in enumerate(("gate", "up"))
+    }
+    path = nm.save_checkpoint(tmp_path / "m", layers, "gptq")
+    names = [name.format("{}", part) for part in ("gate", "up")]
+    found = nm.load_experts(nm.load_checkpoint(path), *names)
+    assert found.shape == (3, 64, 64)
+    for expert, each in enumerate(found):
+        parts = [nm.pack(layers[given.format(expert)]) for given in names]
+        assert np.array_equal(each.qweight, nm.concat(parts).qweight)
+        assert np.array_equal(each.scales, nm.concat(parts).scales)
+    with pytest.raises(KeyError, match="no layer 'nothing.0'"):
+        nm.load_experts(layers, "nothing.{}")
+    with pytest.raises(ValueError, match="must have one {}"):
+        nm.load_experts(layers, "model.layers.0")
+
+
+@pytest.mark.parametrize("dim", ("experts", "n", "k"))
+def test_shards_are_those_of_each_expert(dim):
+    parts = [nm.shard(EXPERTS, rank, 2, dim, return_columns=True) for rank in range(2)]
+    for rank, (part, numbers) in enumerate(parts):
+        assert list(numbers) == list(range(rank * len(numbers), (rank + 1) * len(numbers)))
+        wanted = (
+            list(EXPERTS)[2 * rank : 2 * rank + 2]
+            if dim == "experts"
+            else [nm.shard(each, rank, 2, dim) for each in EXPERTS]
+        )
+        for one, other in zip(part, wanted, strict=True):
+            assert np.array_equal(one.qweight, other.qweight)
+            assert np.array_equal(one.scales, other.scales)
+    with pytest.raises(ValueError, match="world=3 equal parts"):
+        nm.shard(EXPERTS, 0, 3, "experts")
