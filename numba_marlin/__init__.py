@@ -42,6 +42,7 @@ _EXPORTS = {
     "compare_methods": "calibration",
     "MethodComparison": "calibration",
     "matmul": "api",
+    "load_experts": "api",
     "route": "api",
     "moe_matmul": "api",
     "moe_mlp": "api",

@@ -8,7 +8,7 @@ something by name that this computer does not have.
 
 from numba_marlin.api.activations import quantize_activations
 from numba_marlin.api.block_scaled_matmul import block_scaled_matmul
-from numba_marlin.api.experts import moe_matmul, moe_mlp, route
+from numba_marlin.api.experts import load_experts, moe_matmul, moe_mlp, route
 from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
 from numba_marlin.api.quantizing import quantize, quantize_blocks
@@ -25,6 +25,7 @@ __all__ = [
     "concat",
     "explain",
     "last_run",
+    "load_experts",
     "matmul",
     "merge",
     "moe_matmul",

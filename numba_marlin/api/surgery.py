@@ -10,21 +10,27 @@ import numpy as np
 
 from numba_marlin.api.packing import check_packed
 from numba_marlin.formats import PackedBlocks, PackedWeight, surgery
+from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.marlin import BLOCK_K, COLUMN_STEP
 from numba_marlin.formats.types import check_permutation
 
-_STEPS = {"k": BLOCK_K, "n": COLUMN_STEP}
+_STEPS = {"k": BLOCK_K, "n": COLUMN_STEP, "experts": 1}
 
 
 def shard(
-    p: PackedWeight | PackedBlocks,
+    p: PackedWeight | PackedBlocks | PackedExperts,
     rank: int,
     world: int,
     dim: str | int,
     *,
     sizes: Sequence[int] | None = None,
     return_columns: bool = False,
-) -> PackedWeight | PackedBlocks | tuple[PackedWeight | PackedBlocks, np.ndarray]:
+) -> (
+    PackedWeight
+    | PackedBlocks
+    | PackedExperts
+    | tuple[PackedWeight | PackedBlocks | PackedExperts, np.ndarray]
+):
     """Part number ``rank`` of ``world`` of a packed weight W [k, n]: the bytes that packing these
     rows or columns of the unpacked weight gives. It shares no memory with p.
 
@@ -48,20 +54,20 @@ def shard(
     in this order once, before it is packed (codes[:, p.permutation], scales and zeros alike);
     then each rank computes just the columns of x that it needs.
 
+    Of a ``PackedExperts`` "n" and "k" cut every expert; "experts" takes some of them whole (expert
+    parallelism): multiply them with ``routing.local(first, count)``, for which ``return_columns``
+    returns the numbers of the experts. (Gate and up side by side are cut before they are joined:
+    each rank needs the same columns of both.)
+
     Parts are on the host, wherever p is. TypeError or ValueError, naming the value and the rule,
     for anything else.
     """
+    if isinstance(p, PackedExperts):
+        return _shard_experts(p, rank, world, dim, sizes, return_columns)
     check_packed(p)
     p = p.to("cpu")
     name = _dim(dim)
-    rank, world = _integer("rank", rank), _integer("world", world)
-    if world < 1:
-        raise ValueError(f"world={world} must be at least 1")
-    if not 0 <= rank < world:
-        raise ValueError(f"rank={rank} must be from 0 to world - 1 = {world - 1}")
-    counts = _counts(name, getattr(p, name), world, sizes)
-    start = sum(counts[:rank])
-    taken = range(start, start + counts[rank])
+    taken = _taken(rank, world, name, getattr(p, name), sizes)
     columns = np.arange(taken.start, taken.stop, dtype=np.int32)
     if name == "n":
         part = surgery.cut(p, range(p.k), taken)
@@ -75,6 +81,31 @@ def shard(
             )
         part = surgery.cut(p, taken, range(p.n))
     return (part, columns) if return_columns else part
+
+
+def _shard_experts(p, rank, world, dim, sizes, return_columns):
+    name = dim if dim == "experts" else _dim(dim)
+    whole = len(p) if name == "experts" else getattr(p, name)
+    taken = _taken(rank, world, name, whole, sizes)
+    if name == "experts":
+        part = p.taken(taken.start, len(taken))
+    else:
+        rows, columns = (range(p.k), taken) if name == "n" else (taken, range(p.n))
+        part = p.cut(rows, columns)
+    numbers = np.arange(taken.start, taken.stop, dtype=np.int32)
+    return (part, numbers) if return_columns else part
+
+
+def _taken(rank: object, world: object, name: str, whole: int, sizes: object) -> range:
+    """What a rank gets of ``whole`` rows, columns or experts."""
+    rank, world = _integer("rank", rank), _integer("world", world)
+    if world < 1:
+        raise ValueError(f"world={world} must be at least 1")
+    if not 0 <= rank < world:
+        raise ValueError(f"rank={rank} must be from 0 to world - 1 = {world - 1}")
+    counts = _counts(name, whole, world, sizes)
+    start = sum(counts[:rank])
+    return range(start, start + counts[rank])
 
 
 def merge(

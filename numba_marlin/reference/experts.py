@@ -4,6 +4,13 @@ every pair of a token and an expert.
 With ``combine`` a token's rows are multiplied by their weights p and added up in fp32: of top_k
 fused multiply-adds each rounds once, by at most u = 2**-24 of a partial sum, which is at most ``sum
 |p| (|y| + E)``. Then the result is rounded once.
+
+The whole layer: gate and up come with errors dg, du of their own bounds, rounded. An activation
+``s(g) u`` (for "swiglu-oai" u is up + 1, and limits bring no number further from another) has
+``|s'| <= 1.1`` and ``|s(g)| <= |g|``; so ``dh <= 1.1 dg (|u| + du) + |s(g)| du``, and it is
+evaluated in fp32 (8 roundings, of parts no larger than |g| (|up| + 1)) and rounded to 16 bits. The
+second product has at most the error ``dh |W|`` of its input besides its own, for an input as large
+as |h| + dh.
 """
 
 from __future__ import annotations
@@ -15,7 +22,16 @@ import numpy as np
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.routing import Routing
-from numba_marlin.reference.weights import UNIT_ROUNDOFF, Bounds, Weight, bounds, rounded_once
+from numba_marlin.quantizers.dequantize import as_quantized
+from numba_marlin.reference.weights import (
+    UNIT_ROUNDOFF,
+    Bounds,
+    Weight,
+    bounds,
+    dequantize_rows,
+    matmul,
+    rounded_once,
+)
 
 Experts = PackedExperts | Sequence[Weight]
 
@@ -74,8 +90,6 @@ def moe_matmul(
     combine: bool = False,
 ) -> np.ndarray:
     """The product of ``moe_bounds`` alone, for any x, not finite ones too."""
-    from numba_marlin.reference.weights import matmul
-
     x = np.asarray(x)
     check_routed(x, routing, len(experts))
     product = np.zeros((routing.m * routing.top_k, experts[0].n))
@@ -122,6 +136,46 @@ def moe_mlp(
     """x [m, k] -> float64 [m, k]: the whole layer, nothing rounded in between."""
     hidden = activate(moe_matmul(x, gate_up, routing, gate_up_bias), activation)
     return moe_matmul(hidden, down, routing, down_bias, combine=True)
+
+
+def moe_mlp_bounds(
+    x: np.ndarray,
+    gate_up: Experts,
+    down: Experts,
+    routing: Routing,
+    *,
+    activation: str = "silu",
+    gate_up_bias: np.ndarray | None = None,
+    down_bias: np.ndarray | None = None,
+    order: str = "any",
+    method: str | None = None,
+    out_dtype: np.dtype | type | str = np.float16,
+) -> Bounds:
+    """``moe_mlp`` and the error bounds of a layer that rounds gate, up and hidden numbers to
+    ``out_dtype``. order: of the first product's sums; the second's may have any."""
+    options = {"method": method, "out_dtype": out_dtype}
+    first = moe_bounds(x, gate_up, routing, gate_up_bias, order=order, **options)
+    hidden = activate(first.product, activation)
+    gate, up = np.split(first.product, 2, axis=-1)
+    gate_error, up_error = np.split(first.rounded, 2, axis=-1)
+    up_size = np.abs(up) + (activation == "swiglu-oai")
+    error = 1.1 * gate_error * (up_size + up_error) + np.abs(gate) * up_error
+    error += 8 * UNIT_ROUNDOFF * (np.abs(gate) + gate_error) * (up_size + up_error)
+    error = rounded_once(hidden, error, float_type(out_dtype).name).rounded
+    size = moe_bounds(np.abs(hidden) + error, down, routing, down_bias, **options).accumulated
+    weights = np.abs(routing.weights.astype(np.float64))[:, :, None]
+    for expert in range(len(down)):
+        these, rows = rows_of(expert, error, routing)
+        if len(these):
+            whole = as_quantized(down[expert])
+            size.reshape(-1, down[expert].n)[these] += rows @ np.abs(
+                dequantize_rows(whole, 0, whole.k, np.float64)
+            )
+    each = moe_matmul(hidden, down, routing, down_bias)
+    accumulated = (weights * size).sum(axis=1)
+    accumulated += routing.top_k * UNIT_ROUNDOFF * (weights * (np.abs(each) + size)).sum(axis=1)
+    product = (routing.weights.astype(np.float64)[:, :, None] * each).sum(axis=1)
+    return rounded_once(product, accumulated, float_type(out_dtype).name)
 
 
 def check_routed(x, routing: Routing, experts: int) -> None:

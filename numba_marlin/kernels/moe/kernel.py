@@ -63,10 +63,8 @@ def make(lang, config):
     # as in ``decode``
     Thread = lang.record("Thread", "warp_n warp_k lane warp")
     Shared = lang.record("Shared", "base barriers")
-    # In global memory: what the epilogue reads and writes. sums, counters: of ``combine``
-    Epilogue = lang.record(
-        "MoeEpilogue", "c scales bias partials locks pairs weights sums counters"
-    )
+    # In global memory: what the epilogue reads and writes
+    Epilogue = lang.record("MoeEpilogue", "c scales bias partials locks pairs weights")
 
     @lang.device
     def finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes):
@@ -157,10 +155,7 @@ def make(lang, config):
                 produce(a, b, scales, pairs, shared, stripe, sizes)
         else:
             thread = Thread(warp % cfg.warps_n, warp // cfg.warps_n, lane, warp)
-            blocks = uint64(uint32(cuda.gridDim.x))
-            sums = partials + blocks * (2 * cfg.partial_bytes)
-            counters = locks + blocks * (4 * cfg.consumers)
-            epilogue = Epilogue(c, scales, bias, partials, locks, pairs, weights, sums, counters)
+            epilogue = Epilogue(c, scales, bias, partials, locks, pairs, weights)
             consume(epilogue, shared, stripe, thread, sizes)
 
     return moe

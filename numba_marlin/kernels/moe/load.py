@@ -12,48 +12,49 @@ from numba_marlin.kernels.moe.config import WORD_BYTES
 
 def load_verbs(lang, config, ring, schedule):
     """-> ``produce``, a device function for one lane."""
-    cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
+    cuda, ptx = lang.cuda, lang.ptx
+    uint32, uint64 = lang.uint32, lang.uint64
     cfg = lang.constants(config)
     copies = copy_verbs(lang, config, ring, schedule)
     pairs_per_row = 1 if config.x_of_pairs else config.top_k
 
     @lang.device
-    def find_rows(places, a, pairs, tile, sizes):
-        """Where the tile's rows of x begin, to places."""
+    def find_rows(places, pairs, tile, sizes):
+        """Where the tile's rows of x begin, to places, in units of 8 elements: 32 bits suffice for
+        64 GiB of x, and 64 would be too many registers for 32 rows."""
         for row in range(cfg.batch):
-            places[row] = a
+            places[row] = uint32(0)
             if row < tile.x_rows:
                 pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
-                places[row] += uint64(pair // pairs_per_row) * sizes.a_stride * 2
+                places[row] = pair // pairs_per_row * (sizes.a_stride // 8)
 
     @lang.device
-    def gather_x(places, tile, k_step, shared, place, sizes):
+    def gather_x(a, places, tile, k_step, shared, place, sizes):
         """x of one stage, a copy per row; its bytes are announced already."""
         row_bytes = schedule.k16_rows_of(k_step, sizes) * 32
-        first = uint64(k_step) * (2 * cfg.stage_k)
+        column = a + uint64(k_step) * (2 * cfg.stage_k)
         target = shared.base + place.stage * cfg.stage_bytes + cfg.x_at
         barrier = ring.full(shared.barriers, place)
         for row in range(cfg.batch):
             if row < tile.x_rows:
-                ptx.cp_async_bulk_g2s(
-                    target + row * cfg.x_pitch, places[row] + first, row_bytes, barrier
-                )
+                source = column + uint64(places[row]) * 16
+                ptx.cp_async_bulk_g2s(target + row * cfg.x_pitch, source, row_bytes, barrier)
 
     @lang.device
     def produce(a, b, scales, pairs, shared, stripe, sizes):
         source = copies.Source(a, b, scales, uint64(0), ptx.create_policy_evict_first())
-        places = cuda.local.array(cfg.batch, uint64)
+        places = cuda.local.array(cfg.batch, uint32)
         position, place = stripe.begin, ring.producer_start()
         while position < stripe.end:
             item = schedule.item_at(position, stripe.end, sizes)
-            find_rows(places, a, pairs, item.tile, sizes)
+            find_rows(places, pairs, item.tile, sizes)
             k_step = item.first_k_step
             end_k_step = k_step + item.steps
             while k_step < end_k_step:
                 ring.wait_empty(shared.barriers, place)
                 step = schedule.step_of(item, k_step)
                 copies.copy_weights_and_scales(source, step, shared, place, sizes)
-                gather_x(places, item.tile, k_step, shared, place, sizes)
+                gather_x(a, places, item.tile, k_step, shared, place, sizes)
                 place = ring.advance(place)
                 k_step += 1
             position += item.steps

@@ -20,7 +20,8 @@ from numba_marlin.kernels.moe.config import WORD_BYTES
 
 
 def output_verbs(lang, config):
-    ptx, uint16, uint64, float32 = lang.ptx, lang.uint16, lang.uint64, lang.float32
+    cuda, ptx = lang.cuda, lang.ptx
+    uint16, uint32, uint64, float32 = lang.uint16, lang.uint32, lang.uint64, lang.float32
     cfg = lang.constants(config)
     of_tile = decode.output_verbs(lang, config)
     both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
@@ -36,6 +37,18 @@ def output_verbs(lang, config):
     def pair_of(pairs, tile, row):
         """The pair of a row of the tile."""
         return ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
+
+    @lang.device
+    def sums_of(epilogue):
+        """Each pair's row in fp32, behind the partial results of shared tiles. (Reckoned where it
+        is needed: the main loop has no register for it.)"""
+        blocks = uint64(uint32(cuda.gridDim.x))
+        return epilogue.partials + blocks * (2 * cfg.partial_bytes)
+
+    @lang.device
+    def counters_of(epilogue):
+        """[token][tile of columns][owner warp], behind the locks of shared tiles."""
+        return epilogue.locks + uint64(uint32(cuda.gridDim.x)) * (4 * cfg.consumers)
 
     @lang.device
     def scatter(epilogue, own, tile, thread, sizes):
@@ -58,6 +71,7 @@ def output_verbs(lang, config):
     @lang.device
     def leave_rows(epilogue, own, tile, thread, sizes):
         """``scatter`` to ``sums``, in fp32."""
+        sums = sums_of(epilogue)
         lane_column = first_column(tile, thread) + thread.lane // 4
         for n8 in range(cfg.n8_blocks):
             for of_two in range(2):
@@ -69,12 +83,13 @@ def output_verbs(lang, config):
                             column = lane_column + (16 * j + 8 * half)
                             if column < sizes.n:
                                 value = own[4 * (cfg.n8_blocks * j + n8) + 2 * half + of_two]
-                                address = epilogue.sums + (uint64(pair) * sizes.n + column) * 4
+                                address = sums + (uint64(pair) * sizes.n + column) * 4
                                 ptx.st_global_b32(address, ptx.bits_of_f32(value))
 
     @lang.device
     def add_experts(epilogue, token, tile, thread, sizes):
         """The warp's columns of a token whose rows are all there."""
+        sums = sums_of(epilogue)
         first_pair = token * cfg.top_k
         for turn in range(turns):
             of_warp = thread.lane + WARP_LANES * turn
@@ -85,7 +100,7 @@ def output_verbs(lang, config):
                 while slot < cfg.top_k:
                     pair = uint64(first_pair + slot)
                     weight = ptx.ld_global_f32(epilogue.weights + pair * 4)
-                    value = ptx.ld_global_f32(epilogue.sums + (pair * sizes.n + column) * 4)
+                    value = ptx.ld_global_f32(sums + (pair * sizes.n + column) * 4)
                     total = ptx.fma_rn_f32(weight, value, total)
                     slot += 1
                 word = both_halves(total, total)
@@ -101,7 +116,7 @@ def output_verbs(lang, config):
         if thread.lane < tile.x_rows:
             token = pair_of(epilogue.pairs, tile, thread.lane) // cfg.top_k
             number = (token * sizes.n_tiles + tile.n_tile) * cfg.owner_warps + thread.warp
-            counter = epilogue.counters + uint64(number) * WORD_BYTES
+            counter = counters_of(epilogue) + uint64(number) * WORD_BYTES
             if ptx.atom_add_acq_rel_gpu(counter, 1) == cfg.top_k - 1:
                 last = 1
                 ptx.st_global_b32(counter, 0)

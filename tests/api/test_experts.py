@@ -1,0 +1,217 @@
+"""Contract under test: ``nm.moe_matmul`` and ``nm.moe_mlp`` give the products that their arguments
+say, by the kernel or by the loop, of NumPy and of torch, and refuse what cannot be."""
+
+import numpy as np
+import pytest
+
+import numba_marlin as nm
+from numba_marlin import reference
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.formats.floats import round_to
+from numba_marlin.reference.experts import activate, moe_bounds, moe_mlp, moe_mlp_bounds
+from numba_marlin.testing.contents import make_quantized
+
+pytest.importorskip("ml_dtypes")
+
+K, N, E, M = 64, 64, 4, 5
+RNG = np.random.default_rng(7)
+LOGITS = RNG.standard_normal((M, E)).astype(np.float32)
+ROUTING = nm.route(LOGITS, 2, normalize=True)
+X = RNG.standard_normal((M, K)).astype(np.float16)
+
+
+def experts(k=K, n=N, seed=0, count=E, **options):
+    return nm.PackedExperts.of(
+        nm.pack(make_quantized("uniform", "ordinary", k, n, 32, seed + each, **options))
+        for each in range(count)
+    )
+
+
+EXPERTS = experts()
+
+
+def judged(y, allowed):
+    n = y.shape[-1]
+    parts = (allowed.product, allowed.accumulated, allowed.rounded)
+    flat = reference.Bounds(*(each.reshape(-1, n) for each in parts))
+    report = reference.judged(y.reshape(-1, n), flat)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("kernel", ("moe", "loop"))
+@pytest.mark.parametrize("combine", (False, True))
+def test_it_is_within_its_bounds(kernel, combine):
+    y = nm.moe_matmul(X, EXPERTS, ROUTING, combine=combine, kernel=kernel, backend="emulator")
+    if kernel == "loop" and combine:
+        # rounded for each expert first
+        each = moe_bounds(X, EXPERTS, ROUTING)
+        extra = (ROUTING.weights[:, :, None] * each.rounded).sum(axis=1)
+        exact = moe_bounds(X, EXPERTS, ROUTING, combine=True)
+        assert (np.abs(y - exact.product) <= extra + exact.rounded).all()
+    else:
+        judged(y, moe_bounds(X, EXPERTS, ROUTING, combine=combine, order="random"))
+
+
+def test_rows_of_pairs_are_multiplied_one_by_one():
+    x = RNG.standard_normal((M, 2, K)).astype(np.float16)
+    y = nm.moe_matmul(x, EXPERTS, ROUTING, backend="emulator")
+    judged(y, moe_bounds(x, EXPERTS, ROUTING, method="sums"))
+    assert y.shape == (M, 2, N)
+
+
+@pytest.mark.parametrize(
+    "options", ({"bits": 8}, {"zeros_kind": "integer"}, {"zeros_kind": "float16"})
+)
+def test_other_formats_go_through_the_loop(options):
+    held = experts(**options)
+    y = nm.moe_matmul(X, held, ROUTING, backend="emulator")
+    judged(y, moe_bounds(X, held, ROUTING, method="offset" if "zeros_kind" in options else None))
+    with pytest.raises(CapabilityMissing, match="kernel='moe' does not take .*-bit integer codes"):
+        nm.moe_matmul(X, held, ROUTING, kernel="moe", backend="emulator")
+
+
+def test_experts_of_several_devices_add_up_to_all():
+    """Each has its own experts, of all tokens; what it gives of others is 0."""
+    whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator").astype(np.float64)
+    parts = [
+        nm.moe_matmul(X, EXPERTS.taken(first, 2), ROUTING.local(first, 2), backend="emulator")
+        for first in (0, 2)
+    ]
+    assert np.array_equal(parts[0].astype(np.float64) + parts[1], whole)
+    held = (ROUTING.ids < 2)[:, :, None]
+    assert not np.where(held, 0, parts[0]).any() and not np.where(held, parts[1], 0).any()
+    combined = nm.moe_matmul(
+        X, EXPERTS.taken(0, 2), ROUTING.local(0, 2), combine=True, backend="emulator"
+    )
+    wanted = (ROUTING.weights[:, :, None] * parts[0].astype(np.float32)).sum(axis=1)
+    assert np.abs(combined - wanted).max() <= 2.0**-11 * np.abs(wanted).max()
+
+
+def test_columns_of_several_devices_lie_side_by_side():
+    whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator", batch_invariant=True)
+    half = EXPERTS.cut(range(K), range(32, 64))
+    part = nm.moe_matmul(X, half, ROUTING, backend="emulator", batch_invariant=True)
+    assert np.array_equal(part, whole[:, :, 32:])
+
+
+def test_batch_invariant_bits_do_not_depend_on_other_tokens():
+    whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator", batch_invariant=True)
+    alone = nm.route(LOGITS[3:4], 2, normalize=True)
+    one = nm.moe_matmul(X[3:4], EXPERTS, alone, backend="emulator", batch_invariant=True)
+    assert np.array_equal(one[0], whole[3])
+
+
+@pytest.mark.parametrize("activation", ("silu", "swiglu-oai"))
+def test_the_whole_layer_is_within_its_bounds(activation):
+    gate_up, down = experts(K, 2 * 96, 10), experts(96, K, 20)
+    x = (X * np.float16(4)).astype(np.float16)  # some beyond the limit
+    bias = RNG.standard_normal((E, 2 * 96)).astype(np.float16)
+    options = {"activation": activation, "gate_up_bias": bias}
+    y = nm.moe_mlp(x, gate_up, down, ROUTING, backend="emulator", **options)
+    allowed = moe_mlp_bounds(x, gate_up, down, ROUTING, method="sums", order="random", **options)
+    judged(y, allowed)
+    assert np.allclose(allowed.product, moe_mlp(x, gate_up, down, ROUTING, **options))
+    # a bound that is worth something: the layer's other activation is beyond it
+    other = {"silu": "swiglu-oai", "swiglu-oai": "silu"}[activation]
+    wrong = moe_mlp(x, gate_up, down, ROUTING, **options | {"activation": other})
+    assert not reference.judged(round_to(wrong, "float16"), allowed).ok
+
+
+def test_activations_are_those_of_the_models():
+    gate_up = np.array([[0.5, -3.0, 9.0, 1.0, 2.0, -8.0]])
+    gate, up = gate_up[0, :3], gate_up[0, 3:]
+    silu = gate / (1 + np.exp(-gate)) * up
+    assert activate(gate_up)[0] == pytest.approx(silu)
+    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+    assert activate(gate_up, "swiglu-oai")[0] == pytest.approx(
+        gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    )
+    with pytest.raises(ValueError, match="activation='relu' must be one of silu, swiglu-oai"):
+        activate(gate_up, "relu")
+
+
+def test_torch_tensors_come_back_as_such():
+    torch = pytest.importorskip("torch")
+    routing = nm.route(torch.from_numpy(LOGITS), 2, normalize=True)
+    x = torch.from_numpy(X)
+    for options in ({}, {"combine": True}, {"kernel": "loop"}, {"backend": "reference"}):
+        options = {"backend": "emulator", **options}
+        y = nm.moe_matmul(x, EXPERTS, routing, **options)
+        assert isinstance(y, torch.Tensor) and y.dtype == torch.float16
+        wanted = nm.moe_matmul(X, EXPERTS, ROUTING, **options)
+        assert np.array_equal(y.numpy(), wanted)
+    gate_up, down = experts(K, 2 * 96, 10), experts(96, K, 20)
+    for activation in ("silu", "swiglu-oai"):
+        options = {"activation": activation, "backend": "emulator"}
+        y = nm.moe_mlp(x, gate_up, down, routing, **options).numpy()
+        wanted = nm.moe_mlp(X, gate_up, down, ROUTING, **options)
+        assert np.abs(y - wanted).max() <= 2.0**-9 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    "change, error, match",
+    (
+        ({"x": X[:3]}, ValueError, r"x.shape=\(3, 64\) must be \(m, k\) or .* with m=5"),
+        ({"x": X[:, :48]}, ValueError, r"x.shape=\(5, 48\) must end in k=64"),
+        ({"x": X.astype(np.float32)}, TypeError, "x.dtype=float32 must be one of float16"),
+        ({"x": X[:, None]}, ValueError, "top_k=2, the routing's"),
+        ({"experts": [1]}, TypeError, "experts is a list, must be a PackedExperts"),
+        ({"experts": EXPERTS.taken(0, 3)}, ValueError, "routing has 4 experts, must be 3"),
+        ({"routing": None}, TypeError, "routing is a NoneType, must be a Routing"),
+        ({"bias": X[0, :8]}, ValueError, r"bias.shape=\(8,\) must be \(experts, n\)=\(4, 64\)"),
+        ({"kernel": "fast"}, ValueError, "kernel='fast' must be one of moe, loop"),
+        ({"backend": "gpu"}, ValueError, "backend='gpu' must be one of auto"),
+    ),
+)
+def test_wrong_arguments_name_the_rule(change, error, match):
+    given = {"x": X, "experts": EXPERTS, "routing": ROUTING, "backend": "emulator"} | change
+    with pytest.raises(error, match=match):
+        nm.moe_matmul(**given)
+
+
+def test_a_layer_whose_sizes_do_not_match_is_refused():
+    with pytest.raises(ValueError, match="gate_up has n=64 columns, must be 2 x 64"):
+        nm.moe_mlp(X, EXPERTS, EXPERTS, ROUTING)
+    with pytest.raises(ValueError, match="activation='gelu' must be one of silu"):
+        nm.moe_mlp(X, EXPERTS, EXPERTS, ROUTING, activation="gelu")
+
+
+# ---- from a checkpoint, and cut for several devices
+
+
+def test_experts_of_a_checkpoint_are_its_layers(tmp_path):
+    name = "model.layers.0.mlp.experts.{}.{}_proj"
+    layers = {
+        name.format(expert, part): make_quantized("uniform", "ordinary", 64, 32, 32, 3 * expert + i)
+        for expert in range(3)
+        for i, part in enumerate(("gate", "up"))
+    }
+    path = nm.save_checkpoint(tmp_path / "m", layers, "gptq")
+    names = [name.format("{}", part) for part in ("gate", "up")]
+    found = nm.load_experts(nm.load_checkpoint(path), *names)
+    assert found.shape == (3, 64, 64)
+    for expert, each in enumerate(found):
+        parts = [nm.pack(layers[given.format(expert)]) for given in names]
+        assert np.array_equal(each.qweight, nm.concat(parts).qweight)
+        assert np.array_equal(each.scales, nm.concat(parts).scales)
+    with pytest.raises(KeyError, match="no layer 'nothing.0'"):
+        nm.load_experts(layers, "nothing.{}")
+    with pytest.raises(ValueError, match="must have one {}"):
+        nm.load_experts(layers, "model.layers.0")
+
+
+@pytest.mark.parametrize("dim", ("experts", "n", "k"))
+def test_shards_are_those_of_each_expert(dim):
+    parts = [nm.shard(EXPERTS, rank, 2, dim, return_columns=True) for rank in range(2)]
+    for rank, (part, numbers) in enumerate(parts):
+        assert list(numbers) == list(range(rank * len(numbers), (rank + 1) * len(numbers)))
+        wanted = (
+            list(EXPERTS)[2 * rank : 2 * rank + 2]
+            if dim == "experts"
+            else [nm.shard(each, rank, 2, dim) for each in EXPERTS]
+        )
+        for one, other in zip(part, wanted, strict=True):
+            assert np.array_equal(one.qweight, other.qweight)
+            assert np.array_equal(one.scales, other.scales)
+    with pytest.raises(ValueError, match="world=3 equal parts"):
+        nm.shard(EXPERTS, 0, 3, "experts")

@@ -1,0 +1,57 @@
+"""Contract under test: the page of experiment 26 says what its rows say, and every cell has a
+configuration and an expected time."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "26_experts"
+ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
+US = {"moe": 100.0, "loop": 250.0, "grouped": 300.0}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "README.md").write_text((FOLDER / "README.md").read_text(encoding="utf-8"))
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
+    return module
+
+
+def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
+    with run.RESULTS.open("w") as out:
+        for model, product, problem in run.cells(run.MODELS, [64]):
+            for name, us in US.items():
+                config = run.configurations(problem, False).get(name)
+                row = run.row_of(
+                    name, config, model.name, product, problem, 7.5, [us] * 3, ENVIRONMENT
+                )
+                out.write(json.dumps(row) + "\n")
+    run.report(SimpleNamespace())
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page.count("| 64 | 7.5 | 100.0 | 250.0 | 300.0 |") == 2 * len(run.MODELS)
+    # 7.5 experts of 2880 columns of 1440 bytes and 90 scales each, in 100 us
+    assert "| gpt-oss-120b down | 64 | 7.5 | 100.0 | 250.0 | 300.0 | 350 |" in page
+    assert "Not measured yet" not in page
+
+
+def test_every_cell_has_configurations_and_an_expected_time(run, capsys):
+    for _, _, problem in run.cells(run.MODELS, run.TOKENS):
+        found = run.configurations(problem, sweep=True)
+        assert found["moe"].batch in (8, 16, 32) and len(set(found.values())) == len(found)
+        assert run.expected_us(problem) > run.LAUNCH_US
+    run.main(["expect", "--m", "1,64"])
+    assert capsys.readouterr().out.count(" us  ") == 2 * 2 * len(run.MODELS)
+
+
+def test_a_token_touches_its_experts_and_many_touch_all(run):
+    problem = run.MODELS[0].products(1)["down"]
+    assert run.expected_touched(problem) == pytest.approx(problem.top_k)
+    many = run.MODELS[0].products(4096)["down"]
+    assert run.expected_touched(many) == pytest.approx(many.experts)
