@@ -215,8 +215,8 @@ def measure(args):
 
 
 def compare(args):
-    """Times of all configurations that are proposed, printed, fastest first, and written to
-    configurations.jsonl."""
+    """Times of the configurations that are expected to take ``--within`` 2 times what the best of
+    them takes, printed, fastest first, and written to configurations.jsonl."""
     from dataclasses import asdict
 
     from numba_marlin.bench import operands
@@ -231,7 +231,7 @@ def compare(args):
             for kind in args.kinds:
                 _, codes = quantised(batch, kind)
                 eight, found = quantized(problem, kind), {}
-                for each in proposals(eight, bench.device):
+                for each in likely(proposals(eight, bench.device), args.within):
                     label = f"{each.kernel} {differences(each.config)}"
                     found[label] = product(eight, each, weights, codes)[0], each
                 timers = {
@@ -260,6 +260,13 @@ def proposals(problem, device):
         if not kernel.takes.refusals(problem):
             for config in kernel.chooser.configurations(problem, device):
                 yield candidates.candidate(problem, device, kernel.name, config)
+
+
+def likely(candidates, within):
+    """Those that are expected to take at most so many times what the best takes."""
+    found = sorted(candidates, key=lambda each: each.figures["predicted_us"])
+    most = within * found[0].figures["predicted_us"]
+    return [each for each in found if each.figures["predicted_us"] <= most]
 
 
 def differences(config):
@@ -367,6 +374,8 @@ def main(arguments=None):
         command = commands.add_parser(run.__name__)
         command.add_argument("--rounds", type=int, default=9)
         small = run is check
+        if run is compare:
+            command.add_argument("--within", type=float, default=2)
         command.add_argument("--m", type=numbers, default=[200] if small else list(BATCHES))
         command.add_argument("--shapes", type=sizes, default=[(1024, 520)] if small else SHAPES)
         command.add_argument("--groups", type=numbers, default=GROUPS)

@@ -21,7 +21,6 @@ from numba_marlin.kernels.language import about as shared
 from numba_marlin.problems import (
     ACTIVATIONS,
     KINDS,
-    OPERANDS,
     WEIGHTS,
     ActivationsProblem,
     BlockProblem,
@@ -37,8 +36,10 @@ every_kernel = pytest.mark.parametrize("name", NAMES)
 
 def demo_problem(kernel, sizes):
     """The problem of these sizes that a kernel is shown on."""
-    if kernel.kind != OPERANDS:
-        return {WEIGHTS: WeightProblem, ACTIVATIONS: ActivationsProblem}[kernel.kind](*sizes)
+    if kernel.kind == WEIGHTS:
+        return WeightProblem(*sizes)
+    if kernel.kind == ACTIVATIONS:
+        return ActivationsProblem(*sizes, activations=kernel.takes.activations[0])
     return BlockProblem.with_fields(*sizes, dict(kernel.about.demo.trace_changes))
 
 

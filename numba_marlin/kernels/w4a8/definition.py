@@ -2,6 +2,7 @@
 which differ in the type of its 8-bit numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 from numba_marlin.kernels.hopper.shared import ALIGNMENT
 from numba_marlin.kernels.language.about import (
@@ -11,19 +12,15 @@ from numba_marlin.kernels.language.about import (
     Trial,
     stages_in_a_row,
 )
-from numba_marlin.kernels.language.definition import KernelDefinition, TakesActivations
+from numba_marlin.kernels.language.definition import TakesActivations
 from numba_marlin.kernels.w4a8 import choose
 from numba_marlin.kernels.w4a8.kernel import make, tensor_maps
 
 
-def defined(name: str, summary: str, rung: int, config_type: type) -> KernelDefinition:
-    """The kernel for one type of activations, that of ``config_type``."""
+def shared(config_type: type) -> dict[str, Any]:
+    """Arguments of ``KernelDefinition`` for the type of activations that ``config_type`` is of."""
     small = config_type(tile_m=16, tile_n=64, warpgroups=1, stages=2)
-    return KernelDefinition(
-        name=name,
-        summary=summary,
-        rung=rung,
-        config_type=config_type,
+    return dict(
         parameters=(
             ("a_map", "tensormap"),
             ("b_map", "tensormap"),
