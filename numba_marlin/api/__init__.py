@@ -4,11 +4,12 @@ the work to the packages below.
 A wrong type raises TypeError, a wrong value ValueError; the message names the value and the rule,
 and nothing has been written by then. ``CapabilityMissing`` is raised if the caller asks for
 something by name that this computer does not have.
+
+Those of mixtures of experts (``experts``) are imported when they are first named: few need them.
 """
 
 from numba_marlin.api.activations import quantize_activations
 from numba_marlin.api.block_scaled_matmul import block_scaled_matmul
-from numba_marlin.api.experts import load_experts, moe_matmul, moe_mlp, route
 from numba_marlin.api.matmul import matmul
 from numba_marlin.api.packing import pack, unpack
 from numba_marlin.api.quantizing import quantize, quantize_blocks
@@ -25,16 +26,12 @@ __all__ = [
     "concat",
     "explain",
     "last_run",
-    "load_experts",
     "matmul",
     "merge",
-    "moe_matmul",
-    "moe_mlp",
     "pack",
     "quantize",
     "quantize_activations",
     "quantize_blocks",
-    "route",
     "shard",
     "unpack",
     "warmup",
