@@ -42,6 +42,15 @@ MEANING = {
     " returns (d = ...)",
     ProxyHazard: "the copy engine or wgmma does not see ordinary stores before a proxy fence",
 }
+BY_CHECK = {
+    "shuffle-from-outside": "a shuffle gives what no lane of its mask holds",
+    "lane-outside-mask": "a lane executes what its mask does not name it for",
+    "neighbouring-variable": "an index leaves its array, and meets the next one",
+    "uninitialized-register": "a variable is used that was not set on every path",
+    "uninitialized-local": "an array of the thread is read before it is written",
+    "mbarrier-init-fence": "the copy engine does not see the mbarrier's init before a fence",
+    "bulk-store-at-end": "the block ends while a bulk store may be reading its shared memory",
+}
 READS_OUTPUT = (
     "it reads an element of an output or workspace that nothing has written: the result depends on"
     " what was there before"
@@ -101,6 +110,8 @@ class Defect:
 
 def meaning(error: MachineError) -> str:
     """What the kernel's author has most likely done."""
+    if error.check in BY_CHECK:
+        return BY_CHECK[error.check]
     if isinstance(error, Race) and all(
         each.split()[0 if each[0] != "@" else 1].startswith("st.")
         for each in (error.first.text if error.first else "ld", error.text or "ld")
@@ -108,6 +119,8 @@ def meaning(error: MachineError) -> str:
         return "two threads write the same place, and only one should: is the index right?"
     if isinstance(error, RegisterHazard) and "wgmma.fence" in error.detail:
         return "no wgmma_fence lies between the last write of these registers and the product"
+    if isinstance(error, PendingCopyRead) and "may still be reading" in error.detail:
+        return "the copy engine may still be reading: wait_group.read comes before the next write"
     if isinstance(error, PendingCopyRead) and "cp.async.bulk" in error.detail:
         return "the wait did not wait: is this the parity of the phase that the copy completes?"
     return next((text for kind, text in MEANING.items() if isinstance(error, kind)), "")
