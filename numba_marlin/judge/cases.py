@@ -98,6 +98,8 @@ def drawn(
 ) -> Case | None:
     """Try ``count`` drawn cases; the smallest one found for which ``fails`` says why ("" if it does
     not fail), None if none. Nothing new is tried once ``over``."""
+    if not count or not task.sizes:
+        return None
     try:
         import hypothesis
         from hypothesis import strategies as st
@@ -105,8 +107,6 @@ def drawn(
         raise CapabilityMissing(
             "drawing cases needs hypothesis: pip install 'numba-marlin[judge]', or --cases 0"
         ) from error
-    if not count or not task.sizes:
-        return None
     known: dict[Case, str] = {}
     failed: list[Case] = []
     strategy = st.fixed_dictionaries(

@@ -161,7 +161,7 @@ def _table(cases) -> Table:
         )
         for each in cases
     )
-    return Table(("sizes", "why", "blocks of threads", "orders", "verdict"), rows, source=COUNTED)
+    return Table(("sizes", "why", "blocks of threads", "orders", "verdict"), rows)
 
 
 def _sizes(case: Mapping[str, Any]) -> str:

@@ -171,7 +171,7 @@ WRONG = {
     "never ends": (
         changed("  shr.u32 %r6, %r6, 1;", "  shr.u32 %r6, %r6, 0;"),
         "deadlock",
-        "the budget of",
+        "the budget of 1000 warp instructions",
     ),
     "half of the threads wait at another barrier": (
         changed(

@@ -1,12 +1,14 @@
 """Contract under test: a right kernel passes, and every planted defect is found, with its name, its
 line, its thread and its element."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from numba_marlin import judge
+from numba_marlin.errors import CapabilityMissing
 from numba_marlin.judge import cases, task
 from numba_marlin.judge.judging import Judge, Options, right
 from numba_marlin.judge.judging import judge as judged
@@ -31,7 +33,7 @@ def first(found):
 
 
 def small(of=TASK, most=20, **changes):
-    return replace(of, sizes={"n": judge.Size(1, most)}, **changes)
+    return replace(of, **{"sizes": {"n": judge.Size(1, most)}} | changes)
 
 
 def test_a_right_kernel_passes():
@@ -133,6 +135,24 @@ def test_what_lies_in_front_of_a_loosely_aligned_array_is_guarded():
     given = task.problem(moved.task, {"n": 5}, 0)
     made = moved._run(given, moved._way(1, 0))
     assert made.error is None and moved._defect(made, given).kind == "out-of-bounds"
+    # the first of two defects
+    moved.kernel = kernel(before.replace("%rd2+-4], %f1;\n", "%rd2+-4], %f1;\n  trap;\n"))
+    made = moved._run(given, moved._way(1, 0))
+    assert made.error.kind == "trap" and moved._defect(made, given).kind == "out-of-bounds"
+
+
+def test_orders_differ_in_garbage_and_places_too():
+    first, second = (Judge(TASK, kernel(RIGHT), QUICK)._way(number, 7) for number in range(2))
+    assert first.poison != second.poison and first.reverse != second.reverse
+    given = task.problem(TASK, {"n": 5}, 0)
+    made = [Judge(TASK, kernel(RIGHT), QUICK)._run(given, way) for way in (first, second)]
+    order = [each.watched["x"].buffer.address < each.watched["y"].buffer.address for each in made]
+    assert order == [True, False]
+
+
+def test_arrays_are_of_a_bounded_size():
+    with pytest.raises(ValueError, match="choose smaller sizes"):
+        task.problem(small(sizes={"n": judge.Size(1 << 25, 1 << 25)}), {"n": 1 << 25}, 0)
 
 
 def test_module_variables_are_fresh_in_each_run():
@@ -187,6 +207,13 @@ def test_the_same_seed_gives_the_same_verdict():
 def test_no_case_begins_when_time_is_up():
     found = verdict(RIGHT, options=replace(QUICK, seconds=1e-9))
     assert not found.complete and not found.passed and not found.cases
+
+
+def test_without_hypothesis_nothing_is_drawn_and_that_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(CapabilityMissing, match=r"numba-marlin\[judge\]"):
+        verdict(RIGHT, small(most=2))
+    assert verdict(RIGHT, small(most=2), replace(QUICK, cases=0)).passed
 
 
 def test_edges_are_valid_and_few():
