@@ -29,8 +29,8 @@ the judge. That is no sandbox: files and the network are as open to it as to any
 ``cases``
     which sizes are tried: the smallest, the largest, edges, and drawn ones (Hypothesis), which are
     shrunk to the smallest that fails.
-``kernels``, ``compiling``
-    the kernel's PTX, and the process that compiles Python.
+``kernels``, ``compiling``, ``processes``
+    the kernel's PTX, and the process that compiles Python; how processes are talked to.
 ``launching``, ``watching``
     one run on the machine, with what it read and wrote.
 ``judging``, ``explain``

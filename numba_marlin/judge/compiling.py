@@ -1,7 +1,7 @@
 """``python -m numba_marlin.judge.compiling``: import a kernel's file and say its PTX.
 
 Reads one JSON object, {"path", "entry", "types"}, and answers with {"text", "entry", "name",
-"parameters"}, or with {"error"}, or {"missing"} where there is no numba-cuda (``kernels.talk``).
+"parameters"}, or with {"error"}, or {"missing"} where there is no numba-cuda (``processes.talk``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from numba_marlin.judge.kernels import answering
+from numba_marlin.judge.processes import answering
 from numba_marlin.wording import did_you_mean
 
 

@@ -1,7 +1,7 @@
 """``python -m numba_marlin.judge.worker``: load a task, compile a kernel, judge.
 
 Reads one JSON object, {"task", "kernel", "entry", "options"}; answers with {"doing"} before each
-step, {"case"} behind each case, and at last {"verdict"}, or {"error", "code"} (``kernels.talk``).
+step, {"case"} behind each case, and at last {"verdict"}, or {"error", "code"} (``processes.talk``).
 ``judged`` is the other end.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.judge.kernels import TooSlow, answering, talk
+from numba_marlin.judge.processes import TooSlow, answering, talk
 from numba_marlin.judge.verdict import LOOKED_FOR
 
 STARTING, COMPILING = "starting", "compiling the kernel"

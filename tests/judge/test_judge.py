@@ -17,7 +17,7 @@ from numba_marlin.judge.verdict import defect_of, page
 from numba_marlin.views import html, text
 from tests.judge.kernels import ATOMIC, NOT_READ, RIGHT, TASK, WRONG, changed
 
-QUICK = Options(cases=2, schedules=2, budget=1_000)
+QUICK = Options(cases=2, schedules=1, budget=1_000)
 
 
 def kernel(text):

@@ -11,8 +11,8 @@ import pytest
 
 from numba_marlin.cli.main import CHECK_FAILED, OK, USAGE
 from numba_marlin.emulator.checks import CHECKS
-from numba_marlin.judge import kernels
-from numba_marlin.judge.kernels import TooSlow, talk
+from numba_marlin.judge import processes
+from numba_marlin.judge.processes import TooSlow, talk
 from tests.cli.verbs import run, run_json
 from tests.judge.kernels import RIGHT, WRONG
 
@@ -49,7 +49,7 @@ def judged(tmp_path, capsys, monkeypatch):
 
 def test_what_a_process_says_is_heard_and_what_it_prints_is_not():
     program = (
-        "from numba_marlin.judge.kernels import answering; import os, sys\n"
+        "from numba_marlin.judge.processes import answering; import os, sys\n"
         "say = answering(); print('{}'); os.write(1, b'x'); say({'a': 1})\n"
         "say({'b': sys.stdin.read()})"
     )
@@ -64,6 +64,7 @@ def test_what_means_nothing_is_passed_over(said):
     assert talk([sys.executable, "-S", "-c", program], "", 60) == {}
 
 
+@pytest.mark.thorough
 def test_a_process_that_says_nothing_is_ended(tmp_path):
     program = (
         f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
@@ -76,7 +77,7 @@ def test_a_process_that_says_nothing_is_ended(tmp_path):
 
 
 def test_a_process_that_says_too_much_is_ended(monkeypatch):
-    monkeypatch.setattr(kernels, "MOST_BYTES", 1000)
+    monkeypatch.setattr(processes, "MOST_BYTES", 1000)
     program = "while True: print('x' * 100)"
     assert talk([sys.executable, "-S", "-c", program], "", 60) == {}
 
