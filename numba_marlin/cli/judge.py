@@ -36,9 +36,9 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--budget",
         type=int,
-        default=200_000,
+        default=100_000,
         metavar="N",
-        help="warp instructions after which a run is given up (default 200000)",
+        help="instructions of a warp, on the mean, after which a run is given up (default 100000)",
     )
     parser.add_argument(
         "--seconds",
@@ -53,9 +53,10 @@ def add_arguments(parser) -> None:
 
 def execute(args, report) -> bool:
     from numba_marlin.cli.pages import check_page_arguments, show, viewed
+    from numba_marlin.cli.progress import bar
     from numba_marlin.judge.judging import Options
     from numba_marlin.judge.verdict import page
-    from numba_marlin.judge.worker import judged
+    from numba_marlin.judge.worker import RUNNING, judged
 
     check_page_arguments(args)
     options = Options(args.cases, args.schedules, args.budget, args.seconds, args.seed)
@@ -65,10 +66,15 @@ def execute(args, report) -> bool:
         if not Path(path).is_file():
             there = Path(path).exists()
             raise ValueError(f"{path}: {'is not a regular file' if there else 'no such file'}")
-    with report.step(f"judging {Path(args.kernel).name}") as advance:
-        found = judged(
-            args.task, args.kernel, args.entry, options, lambda doing: advance(0, None, doing)
-        )
+    with bar(f"judging {Path(args.kernel).name}", "cases") as advance:
+        tried = 0
+
+        def heard(doing: str) -> None:
+            nonlocal tried
+            tried += doing.startswith(RUNNING)
+            advance(tried, None, doing)
+
+        found = judged(args.task, args.kernel, args.entry, options, heard)
     shown = viewed(page(found), args)
     report.data = dict(found)
     show(shown, args, report, failed=not found["passed"])

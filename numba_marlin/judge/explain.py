@@ -43,6 +43,7 @@ MEANING = {
     ProxyHazard: "the copy engine or wgmma does not see ordinary stores before a proxy fence",
 }
 BY_CHECK = {
+    "budget": "it does not end, or needs more instructions than it is given",
     "shuffle-from-outside": "a shuffle gives what no lane of its mask holds",
     "lane-outside-mask": "a lane executes what its mask does not name it for",
     "neighbouring-variable": "an index leaves its array, and meets the next one",
@@ -51,6 +52,10 @@ BY_CHECK = {
     "mbarrier-init-fence": "the copy engine does not see the mbarrier's init before a fence",
     "bulk-store-at-end": "the block ends while a bulk store may be reading its shared memory",
 }
+SPENT, ENDLESS = (
+    "the budget of",
+    ": an endless loop? else --budget has more, or choose smaller sizes",
+)
 READS_OUTPUT = (
     "it reads an element of an output or workspace that nothing has written: the result depends on"
     " what was there before"
@@ -145,6 +150,9 @@ def stopped(made: Run, error: Exception, names: Mapping[str, Any]) -> Defect:
         thread = _xyz(32 * warp + lane, (*made.block, 1, 1))
         first = replace(of_instruction(made, error.first), block=block, thread=thread)
     kind = "race" if isinstance(error, Race) else error.check or error.kind
+    if isinstance(error, Deadlock) and error.detail.startswith(SPENT):
+        kind, detail = "budget", error.detail.partition(";")[0] + ENDLESS
+        return Defect(kind, BY_CHECK[kind], detail, where)
     array, element = _element(error.detail, names)
     advice = str(error).splitlines()[-1] if "docs/checks.md" in str(error) else ""
     # a race's last line leads to the PTX, which ``where`` has

@@ -23,13 +23,14 @@ from numba_marlin.judge.verdict import CaseVerdict, Verdict
 from numba_marlin.judge.watching import NOBODY
 
 POISONS = (0xFF, 0xAA)  # NaN and -1; -3e-13 and a large negative number
+ENDLESS_CASES = 2  # after which no more are tried: each takes long
 UNJUDGED = (PtxSyntaxError, UnknownInstruction, LimitExceeded)
 
 
 @dataclass(frozen=True)
 class Options:
     """``cases``: drawn ones, behind the edges. ``schedules``: tried beside the usual one.
-    ``budget``: warp instructions of a run. ``seconds``: after which no new case begins."""
+    ``budget``: instructions of a warp. ``seconds``: after which no new case begins."""
 
     cases: int = 10
     schedules: int = 3
@@ -77,10 +78,11 @@ class Judge:
             self.done(tried[case])
             return tried[case].kind
 
+        endless = 0
         for case in cases.edges(self.task, self.options.seed):
-            if over():
+            if over() or endless >= ENDLESS_CASES:
                 break
-            fails(case)
+            endless += fails(case) == "budget"
         failed = [case for case in tried if tried[case].kind]
         shrunk = None
         if not failed and not over():

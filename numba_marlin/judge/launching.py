@@ -17,12 +17,13 @@ import numpy as np
 from numba_marlin.emulator import Listener, Machine, RunResult
 from numba_marlin.emulator.checks import DEFAULT
 from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.state.listener import both
 from numba_marlin.emulator.text.program import Instruction, Parameter
 from numba_marlin.judge.watching import Watch, Watched
 from numba_marlin.on_cpu.memory import Allocation, View
 
-BUDGET = 200_000  # warp instructions of a run: a loop that never ends is found in seconds
+BUDGET = 100_000  # instructions of a warp: a loop that never ends is found in seconds
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Kernel:
 @dataclass(frozen=True)
 class Way:
     """How to run it. ``poison``: the byte that fresh memory holds; ``reverse``: arrays in memory
-    from the last to the first; ``offsets``: of an array's address behind a multiple of 256."""
+    from the last to the first; ``offsets``: of an array's address behind a multiple of 256;
+    ``budget``: instructions of a warp, on the mean of all warps."""
 
     schedule: Schedule | None = None
     poison: int = 0xFF
@@ -125,6 +127,7 @@ def run(
     made = Run(kernel, machine, grid, block, watched, watch)
     other = Listener() if listener is None else listener(machine)
     entry = machine.kernel(kernel.entry)
+    warps = int(np.prod(grid)) * -(-int(np.prod(block)) // WARP)
     arguments = packed(kernel, entry.parameters, values, watched)
     try:
         made.result = machine.run(
@@ -135,7 +138,7 @@ def run(
             shared_bytes=shared,
             cluster=cluster,
             seed=way.schedule,
-            max_instructions=way.budget,
+            max_instructions=way.budget * warps,
             listener=Listener(
                 access=both(watch.access, other.access),
                 request=both(watch.request, other.request),

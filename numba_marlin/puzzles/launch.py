@@ -19,7 +19,7 @@ from numba_marlin.judge import launching
 from numba_marlin.judge.watching import Watched
 from numba_marlin.on_cpu.compiling import compiled
 
-MOST_INSTRUCTIONS = 50_000  # of warps: a loop that never ends is found in seconds
+MOST_INSTRUCTIONS = 10_000  # of a warp: a loop that never ends is found in seconds
 
 
 @dataclass

@@ -216,6 +216,17 @@ def test_without_hypothesis_nothing_is_drawn_and_that_is_said(monkeypatch):
     assert verdict(RIGHT, small(most=2), replace(QUICK, cases=0)).passed
 
 
+def test_an_endless_kernel_is_not_tried_in_every_case():
+    found = verdict(WRONG["never ends"][0])
+    assert [each.kind for each in found.cases] == ["budget"] * 2
+
+
+def test_the_budget_grows_with_the_launch():
+    """The right kernel takes some dozens of instructions a warp, whatever the case."""
+    assert verdict(RIGHT, options=replace(QUICK, cases=0, budget=120)).passed
+    assert verdict(RIGHT, options=replace(QUICK, cases=0, budget=20)).kinds == ("budget",)
+
+
 def test_edges_are_valid_and_few():
     many = replace(
         TASK,

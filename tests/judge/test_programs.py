@@ -203,6 +203,6 @@ def test_every_kind_on_the_page_exists_and_every_planted_one_is_there():
     assert {kind for _, kind, _ in WRONG.values()} <= kinds
     own = {
         *("reads-output", "input-not-read", "not-written", "wrong-value", "nondeterministic"),
-        *("launch", "time-limit"),
+        *("launch", "budget", "time-limit"),
     }
     assert own <= kinds and kinds - own <= set(CHECKS)
