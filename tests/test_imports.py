@@ -48,6 +48,7 @@ PURE_ROOMS = [
     "views",
     "profile",
     "on_cpu",
+    "judge",
 ]
 ALLOWED = {
     "layout": {"hardware"},
@@ -62,6 +63,9 @@ ALLOWED = {
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # Numba's CUDA without a GPU: of this package the machine alone
     "on_cpu": {"emulator", "hardware"},
+    # anybody's kernels: of this package the machine, and numba-cuda by way of on_cpu
+    "judge": {"emulator", "errors", "hardware", "on_cpu", "views", "wording"},
+    "puzzles": {"counts", "emulator", "errors", "judge", "on_cpu", "ptx", "wording"},
     # of the compiler the language, of which ``pipelines`` has a part in plain Python
     "testing": {
         "compiler",

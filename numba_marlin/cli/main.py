@@ -37,6 +37,7 @@ VERBS = {
     "watch": "numba_marlin.cli.watch",
     "warmup": "numba_marlin.cli.warmup",
     "puzzles": "numba_marlin.cli.puzzles",
+    "judge": "numba_marlin.cli.judge",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -57,6 +58,7 @@ examples:
   numba-marlin profile --demo
   numba-marlin watch --seconds 10
   numba-marlin puzzles               kernels to complete; no GPU needed
+  numba-marlin judge task.py kernel.py   is a kernel right? no GPU needed
   numba-marlin machine run kernel.ptx --block 128 --args out:f32[128]
 """
 

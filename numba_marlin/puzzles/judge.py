@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import re
 import runpy
 import textwrap
 from collections.abc import Callable, Sequence
@@ -13,44 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from numba_marlin.compiler import MissingCompiler
-from numba_marlin.emulator.errors import (
-    BarrierMisuse,
-    Deadlock,
-    DivergentCollective,
-    MachineError,
-    Misaligned,
-    OutOfBounds,
-    PendingCopyRead,
-    ProxyHazard,
-    Race,
-    ReadOnlyWrite,
-    RegisterHazard,
-    UninitializedRead,
-    ranges,
-)
+from numba_marlin.emulator.errors import MachineError, Race, ranges
 from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.emulator.state.lanes import WARP
-from numba_marlin.puzzles.launch import NOBODY, NotAKernel, Run, run
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.judge.compiling import in_words
+from numba_marlin.judge.explain import meaning
+from numba_marlin.judge.watching import NOBODY
+from numba_marlin.puzzles.launch import NotAKernel, Run, run
 from numba_marlin.puzzles.picture import draw
 from numba_marlin.puzzles.rules import BUT
 from numba_marlin.puzzles.template import Puzzle, find
 
 SHUFFLED = 3  # orders of warps that are tried, after the first
-MEANING = {
-    OutOfBounds: "past the end of the array: a wrong index, or a thread that has nothing to do?",
-    UninitializedRead: "it reads shared memory that no thread has written",
-    Race: "nothing orders these two: on a GPU either may come first",
-    PendingCopyRead: "an asynchronous copy may still be on its way: commit it, wait for it",
-    DivergentCollective: "all threads must come to this line together: is it inside an `if`?",
-    BarrierMisuse: "count again what this barrier is told to expect, and what comes",
-    Deadlock: "threads wait for what never happens, or a loop does not end",
-    ReadOnlyWrite: "an input must not be written",
-    Misaligned: "the address must be a multiple of the bytes that are moved at once",
-    RegisterHazard: "the tensor cores may still be using these registers: go on with what the wait"
-    " returns (d = ...)",
-    ProxyHazard: "the copy engine or wgmma does not see ordinary stores before a proxy fence",
-}
 
 
 def halves(word) -> str:
@@ -107,7 +81,7 @@ def check_file(path: str | Path) -> Verdict:
     try:
         module = runpy.run_path(str(path))
     except Exception as error:
-        return Verdict(puzzle, False, f"the file cannot be imported: {_first_line(error)}")
+        return Verdict(puzzle, False, f"the file cannot be imported: {in_words(error)}")
     name = puzzle.checks().KERNEL
     if name not in module:
         return Verdict(puzzle, False, f"the file has no {name} any more: `def {name}(...)`")
@@ -128,10 +102,10 @@ def check(kernel: Callable, puzzle: Puzzle | str | int | None = None) -> Verdict
                 wanted, made = _launch(kernel, task.spec, case, schedule)
             except NotAKernel as error:
                 return Verdict(puzzle, False, str(error))
-            except MissingCompiler:
+            except CapabilityMissing:
                 raise
             except Exception as error:
-                return Verdict(puzzle, False, f"it does not compile: {_first_line(error)}")
+                return Verdict(puzzle, False, f"it does not compile: {in_words(error)}")
             rules = task.RULES if schedule is None else ()
             complaint = _complaint(made, wanted, rules, SHOWN[getattr(task, "SHOW", "")])
             if complaint:
@@ -174,7 +148,7 @@ def _complaint(
     if made.error is not None:
         return _stopped(made)
     for name, right in wanted.items():
-        got, writers = made.arrays[name], made.writers[name].reshape(right.shape)
+        got, writers = made.watched[name].array, _writers(made, name)
         if (writers == NOBODY).any():
             places = np.argwhere(writers == NOBODY)
             return (
@@ -194,12 +168,12 @@ def _complaint(
 def _wrong(made: Run, name: str, right: np.ndarray, bad: np.ndarray, show: Callable) -> str:
     place = tuple(np.argwhere(bad)[0])
     flat = np.ravel_multi_index(place, right.shape)
-    block, thread = divmod(int(made.writers[name][flat]), made.block_threads)
-    line = int(made.lines[name][flat])
+    block, thread = made.made.thread(int(made.watched[name].writers[flat]))
+    line = made.line(name, flat)
     text = linecache.getline(made.kernel.__code__.co_filename, line).strip()
     return (
         f"{int(bad.sum())} of {right.size} elements of {name} are wrong:"
-        f" {name}{_index(place)} is {show(made.arrays[name][place])}, and should be"
+        f" {name}{_index(place)} is {show(made.watched[name].array[place])}, and should be"
         f" {show(right[place])}\n"
         f"  thread {thread} of block {block} wrote it, line {line}: {text}"
     )
@@ -210,33 +184,20 @@ def _stopped(made: Run) -> str:
     error = made.error
     if not isinstance(error, MachineError):
         return f"the machine refused it: {error}"
-    lines = [_meaning(error)]
+    lines = [meaning(error)]
     if isinstance(error, Race):
         block, warp, lane = error.first_thread
-        source = error.first.source[1] if error.first.source else 0
-        lines.append(_place(made, source, block, warp, (lane,), "first "))
-    if error.block is not None and error.line in made.sources:
-        source, then = made.sources[error.line], "then " if isinstance(error, Race) else ""
+        first = error.first.source[1] if error.first.source else 0
+        lines.append(_place(made, first, block, warp, (lane,), "first "))
+    source = made.made.source(error.line)
+    if error.block is not None and source:
+        then = "then " if isinstance(error, Race) else ""
         lines.append(_place(made, source, error.block, error.warp or 0, error.lanes or (), then))
     first, _, rest = error.detail.partition("\n")
     more = rest.partition("\n")[0].strip() if first.endswith(("only", ",", ":")) else ""
     said = f"{type(error).__name__}: {first} {more}".rstrip()
     lines.append(textwrap.fill(said, 98, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(line for line in lines if line)
-
-
-def _meaning(error: MachineError) -> str:
-    """What the learner has most likely done."""
-    if isinstance(error, Race) and all(
-        each.split()[0 if each[0] != "@" else 1].startswith("st.")
-        for each in (error.first.text, error.text or "ld")
-    ):
-        return "two threads write the same place, and only one should: is the index right?"
-    if isinstance(error, RegisterHazard) and "wgmma.fence" in error.detail:
-        return "no wgmma_fence lies between the last write of these registers and the product"
-    if isinstance(error, PendingCopyRead) and "cp.async.bulk" in error.detail:
-        return "the wait did not wait: is this the parity of the phase that the copy completes?"
-    return next((text for kind, text in MEANING.items() if isinstance(error, kind)), "")
 
 
 def _place(made: Run, line: int, block, warp: int, lanes: Sequence[int], word: str) -> str:
@@ -252,11 +213,16 @@ def _pictures(made: Run, wanted: dict[str, np.ndarray]) -> str:
     """Of the outputs that anything was written to."""
     pictures = []
     for name, right in wanted.items():
-        writers = made.writers[name].reshape(right.shape)
-        wrong = ~_same(made.arrays[name], right) & (writers != NOBODY)
+        writers = _writers(made, name)
+        wrong = ~_same(made.watched[name].array, right) & (writers != NOBODY)
         if (writers != NOBODY).any():
-            pictures.append(draw(name, writers, wrong, made.block_threads))
+            pictures.append(draw(name, writers, wrong, made.made.watch.threads))
     return "\n".join(pictures)
+
+
+def _writers(made: Run, name: str) -> np.ndarray:
+    each = made.watched[name]
+    return each.writers.reshape(each.array.shape)
 
 
 def _same(got: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -269,16 +235,3 @@ def _index(place: Sequence) -> str:
 
 def _times(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
-
-
-def _first_line(error: Exception) -> str:
-    """The lines of a message that say something; Numba's have many."""
-    text = str(error)
-    lines = [line for line in text.splitlines() if line.strip()]
-    kept = [line for line in lines if not line.startswith(("Failed in", "During:"))][:4]
-    place = re.search(r'File "[^"]*", line (\d+)', text)
-    if place:
-        kept.append(f"line {place[1]}")
-    if "NRT" in text or "allocate" in text:
-        kept.insert(0, "a kernel makes no arrays: no whole-array arithmetic, one element a thread")
-    return f"{type(error).__name__}: " + "\n  ".join(kept or ["(no message)"])

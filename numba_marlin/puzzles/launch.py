@@ -1,9 +1,10 @@
-"""Compile a learner's ``@cuda.jit`` kernel, and run it on the PTX machine on NumPy arrays."""
+"""Compile a learner's ``@cuda.jit`` kernel, and run it on the PTX machine on NumPy arrays, with
+counts (``judge.launching`` does both)."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
 
@@ -11,32 +12,40 @@ import numpy as np
 
 from numba_marlin.counts import Counts
 from numba_marlin.counts.observer import Observer
-from numba_marlin.emulator import Machine, RunResult
+from numba_marlin.emulator import Listener, RunResult
 from numba_marlin.emulator.scheduling.schedules import Schedule
-from numba_marlin.emulator.state.access import Access
-from numba_marlin.emulator.state.lanes import WARP
-from numba_marlin.emulator.state.listener import Listener
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.judge import launching
+from numba_marlin.judge.watching import Watched
+from numba_marlin.on_cpu.compiling import compiled
 
-TARGET = "sm_90a"
-MOST_INSTRUCTIONS = 50_000  # of warps: a loop that never ends is found in seconds
-NOBODY = -1
+MOST_INSTRUCTIONS = 10_000  # of a warp: a loop that never ends is found in seconds
 
 
 @dataclass
 class Run:
-    """A run as far as it came. ``writers``: of each output, by its name, the thread (its number in
-    the grid) that wrote each element last, NOBODY where nobody did; ``lines``: the line of the
-    source that did; ``sources``: of the lines of PTX. ``error``: what stopped it."""
+    """A run as far as it came: ``made`` has the machine, ``error`` what stopped it."""
 
     kernel: FunctionType
-    block_threads: int
-    arrays: dict[str, np.ndarray]
-    writers: dict[str, np.ndarray] = field(default_factory=dict)
-    lines: dict[str, np.ndarray] = field(default_factory=dict)
-    sources: dict[int, int] = field(default_factory=dict)
-    error: Exception | None = None
-    result: RunResult | None = None
+    made: launching.Run
     counts: Counts | None = None
+
+    @property
+    def error(self) -> Exception | None:
+        return self.made.error
+
+    @property
+    def result(self) -> RunResult | None:
+        return self.made.result
+
+    @property
+    def watched(self) -> dict[str, Watched]:
+        return self.made.watched
+
+    def line(self, name: str, element: int) -> int:
+        """The line of the source that wrote this element last."""
+        ins = self.made.instructions[self.watched[name].by[element]]
+        return int(ins.source[1]) if ins.source else 0
 
 
 class NotAKernel(ValueError):
@@ -63,97 +72,37 @@ def run(
             f"{function.__name__}({', '.join(names)}) must have the parameters"
             f" {', '.join(arguments)}, as it had"
         )
-    kinds = tuple((name, _kind(arguments[name])) for name in names)
-    threads = int(np.prod(block))
-    machine = Machine(_compiled(function, kinds, threads), races=True)
-    buffers = {
-        name: machine.memory.buffer(value, name, readonly=name in inputs)
-        for name, value in arguments.items()
-        if isinstance(value, np.ndarray)
+    values = {
+        name: value if isinstance(value, np.ndarray) else np.int32(value)
+        for name, value in ((name, arguments[name]) for name in names)
     }
-    words: list[int] = []
-    for name in names:
-        value = arguments[name]
-        if isinstance(value, np.ndarray):
-            place = [0, 0, value.size, value.itemsize, buffers[name].address]
-            words += [*place, *value.shape, *value.strides]
-        else:
-            words.append(value)
-    made = Run(function, threads, {name: each.array for name, each in buffers.items()})
-    made.sources = {
-        each.line: int(each.source[1]) for each in machine.kernel().instructions if each.source
-    }
-    watch = _Writers(made, [buffers[name] for name in outputs], machine, grid, block)
-    try:
-        made.result = machine.run(
-            grid=grid,
-            block=block,
-            args=words,
-            seed=schedule,
-            max_instructions=MOST_INSTRUCTIONS,
-            listener=Listener(access=watch.access, request=watch.observer.access),
-        )
-        made.counts = watch.observer.counts(made.result)
-    except Exception as error:  # MachineErrors, which ``judge`` words
-        made.error = error
-    return made
+    observed: list[Observer] = []
+
+    def listener(machine) -> Listener:
+        observed.append(Observer(machine))
+        return Listener(access=observed[0].access, request=observed[0].access)
+
+    made = launching.run(
+        _compiled(kernel, tuple(map(_kind, values.values()))),
+        values,
+        grid,
+        block,
+        launching.Way(schedule, budget=MOST_INSTRUCTIONS),
+        readonly=frozenset(inputs),
+        listener=listener,
+    )
+    counts = observed[0].counts(made.result) if made.result else None
+    return Run(function, made, counts)
 
 
-def _kind(value) -> str:
-    if not isinstance(value, np.ndarray):
-        return "i32"
-    return f"{value.dtype}[{':, ' * (value.ndim - 1)}::1]"
+def _kind(value) -> tuple[str, int | None]:
+    return str(value.dtype), value.ndim if isinstance(value, np.ndarray) else None
 
 
 @lru_cache(maxsize=32)
-def _compiled(function, kinds, threads: int) -> str:
-    from numba_marlin.compiler import numba_cuda
-    from numba_marlin.compiler.module_text import tidy
-    from numba_marlin.hardware.targets import target_named
-
-    ptx = numba_cuda.to_ptx(
-        function, kinds, target_named(TARGET), threads, line_info=True, plain=True
-    )
-    return tidy(ptx, function.__name__)
-
-
-class _Writers:
-    """Listens to stores to the outputs, and counts."""
-
-    def __init__(self, run: Run, buffers, machine: Machine, grid, block) -> None:
-        self.run, self.buffers, self.grid, self.block = run, buffers, grid, block
-        self.observer = Observer(machine)
-        self.kernel = machine.kernel()
-        for buffer in buffers:
-            run.writers[buffer.name] = np.full(buffer.array.size, NOBODY)
-            run.lines[buffer.name] = np.zeros(buffer.array.size, int)
-
-    def access(self, access: Access) -> None:
-        self.observer.access(access)
-        if access.kind not in ("store", "atomic") or access.space != "global":
-            return
-        threads = np.broadcast_to(self._threads(access), access.address.shape)
-        line = int(access.ins.source[1]) if access.ins.source else 0
-        for buffer in self.buffers:
-            first = access.address - buffer.address
-            inside = (first >= 0) & (first < buffer.nbytes)
-            size = buffer.array.itemsize
-            for part in range(0, max(access.nbytes, 1), size):
-                elements = (first[inside] + part) // size
-                self.run.writers[buffer.name][elements] = threads[inside]
-                self.run.lines[buffer.name][elements] = line
-
-    def _threads(self, access: Access) -> np.ndarray:
-        """The number in the grid of every lane's thread."""
-        lanes = access.lanes
-        place = lanes.placement
-        slots, within = np.divmod(lanes.warps, place.warps_per_block)
-        numbers = [self._block_number(place.block_of[slot]) for slot in slots.tolist()]
-        first = np.array(numbers) * self.run.block_threads + within * WARP
-        if lanes.full:
-            return first[:, None] + np.arange(WARP)
-        return first + lanes.columns
-
-    def _block_number(self, block: tuple[int, int, int]) -> int:
-        size = (*self.grid, 1, 1)
-        return block[0] + size[0] * (block[1] + size[1] * block[2])
+def _compiled(kernel, kinds) -> launching.Kernel:
+    try:
+        found = compiled(kernel, kinds)
+    except ImportError as error:
+        raise CapabilityMissing(f"a compiler is missing, numba-cuda: {error}") from error
+    return launching.Kernel(found.text, found.entry, found.name, True, found.parameters)

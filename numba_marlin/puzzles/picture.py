@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.puzzles.launch import NOBODY
+from numba_marlin.judge.watching import NOBODY
 
 ROWS = 16
 ONE_ROW = 16  # elements of an array of one dimension are shown in rows

@@ -18,7 +18,17 @@ def test_help_shows_examples_and_every_common_option(capsys, verb):
         "--out FILE.json also write the JSON object to this file"
     )
     # a verb that draws nothing at random has no seed
-    drawn = verb in ("run", "explain", "bench", "machine", "trace", "unpack", "profile", "watch")
+    drawn = verb in (
+        "run",
+        "explain",
+        "bench",
+        "machine",
+        "trace",
+        "unpack",
+        "profile",
+        "watch",
+        "judge",
+    )
     assert ("--seed S" in out) == drawn
     _, _, err = run(capsys, verb, "--seed", "x")
     assert ("invalid int value: 'x'" in err) == drawn

@@ -298,6 +298,17 @@ WRONG = [
     ("watch --m 0 --n 64 --k 128", "m=0 must be positive"),
     ("watch --m 1 --n 64 --k 128 -- ls", "exclude each other"),
     ("watch -- no-such-command", "cannot run no-such-command"),
+    # judge
+    ("judge", "required: TASK.py, KERNEL"),
+    ("judge text.txt k.ptx", "text.txt must be a .py file"),
+    ("judge missing.py k.ptx", "missing.py: no such file"),
+    ("judge dir k.ptx", "dir must be a .py file"),
+    ("judge task.py k.ptx --cases -1", "cases=-1 must not be negative"),
+    ("judge task.py k.ptx --seconds 0", "seconds=0.0 must be positive"),
+    ("judge task.py k.ptx --seconds nan", "seconds=nan must be positive"),
+    ("judge task.py k.ptx --budget 0", "budget=0 must be positive"),
+    ("judge task.py k.ptx --html x.txt", "--html x.txt must end in .html"),
+    ("judge task.py k.ptx --scheduels 3", "did you mean '--schedules'?"),
     # puzzles
     ("puzzles strat 1", "did you mean 'start'?"),
     ("puzzles check 1", "puzzles start 1"),

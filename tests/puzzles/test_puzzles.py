@@ -10,7 +10,8 @@ import pytest
 
 from numba_marlin import puzzles
 from numba_marlin.cli.main import CHECK_FAILED, OK, USAGE, main
-from numba_marlin.puzzles import launch, picture
+from numba_marlin.judge.watching import NOBODY
+from numba_marlin.puzzles import picture
 from numba_marlin.puzzles.template import find
 
 ALL = puzzles.puzzles()
@@ -194,7 +195,7 @@ def test_the_picture_cuts_what_does_not_fit():
     assert max(map(len, lines)) <= picture.WIDTH and len(lines) == 1 + picture.ROWS + 1
     assert lines[1].split()[:3] == ["0", "0", "1!"]
     assert "rows 16 of 20" in lines[-1] and "of 40" in lines[-1]
-    assert ". " in picture.draw("y", np.full(3, launch.NOBODY), np.zeros(3, bool), 32)
+    assert ". " in picture.draw("y", np.full(3, NOBODY), np.zeros(3, bool), 32)
 
 
 # ---- the verb
