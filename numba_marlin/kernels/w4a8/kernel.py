@@ -43,7 +43,8 @@ in bfloat16, may lose bits).
 counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles; an H200 at 1.75 GHz).
 Lock step is what nothing orders: both warpgroups multiply, then both promote and dequantise, so
 that the sum of both columns counts. In turns (``ordered``) one multiplies while the other promotes,
-and the larger should count; nobody has timed that.
+and the larger should count: 192 x 128 took 660 us without and 577 with turns in int8, but 500 and
+499 in e4m3 (8192 x 8192, m = 4096).
 
     tile       type, groups, zero points   instructions   issue   tensor cores   lock step
     128 x 128  int8, 128                   278            556     512            1,120 measured
@@ -57,10 +58,25 @@ and the larger should count; nobody has timed that.
     192 x 128  e4m3, 128                   223            446     768
     128 x 128  e4m3, one per column        187            374     512
 
-Turns add five instructions. Shared memory is busy for 256 cycles with x (each warpgroup reads all
-of it, for each strip) and 256 with words (a warp takes 4 or 8 of 16 bytes: ``hopper.shared``), 512
-with x for 128 x 256. Bare loops ran at 1,900 TFLOP/s (int8) without promotion, 1,110 (int8) and
-1,290 (e4m3) with promotion that nothing overlaps. ``experiments/23_w4a8`` has the times.
+Turns add five instructions.
+
+Shared memory, at 128 bytes a cycle, may be the limit (reckoned, not measured): wgmma reads x once
+for each warpgroup and strip, the 64 loads of words take four cycles each however little a warp
+takes of 16 bytes (``hopper.shared``), and TMA writes the stage. 128 x 128 with one scale per
+column, which promotes nothing, took 683 to 722 cycles.
+
+    tile        x    words   TMA   together   tensor cores
+    128 x 128   256  256     194   706        512
+    192 x 128   384  256     258   898        768
+    64 x 256    256  256     196   708        512
+    128 x 256   512  256     260   1,028      1,024
+
+A way out that was not tried: a lane whose strip is (g // 2 + q) % 4 in place of q finds its words
+of 32 lanes in 32 banks, 64 cycles instead of 256. Rows of W^T in a fragment then are columns of all
+four strips, which the epilogue has to sort.
+
+Bare loops ran at 1,900 TFLOP/s (int8) without promotion, 1,110 (int8) and 1,290 (e4m3) with
+promotion that nothing overlaps. ``experiments/23_w4a8`` has the times.
 """
 
 from numba_marlin.kernels.hopper.load import load_verbs
