@@ -6,8 +6,8 @@ that is 16, the nibble in the upper half with its highest bit flipped, or 1 with
 e4m3 it is 2**-9: the bytes 0 to 15 are the numbers 0 to 15 * 2**-9 (subnormal up to 7, then those
 of the least exponent), so that |code - zero|, at most 15, is its own e4m3, and bit 7 is the sign.
 
-Instructions for the 8 weights of a word, in the SASS, the two ``prmt`` that sort by column
-included, without and with zero points:
+Instructions for the 8 weights of a word, the two ``prmt`` that sort by column included, without and
+with zero points (the two that are built: as in the SASS; the others: counted by hand):
 
     s8                                                             5    9
     e4m3, ``vabsdiff4`` for the magnitude, lop3 for the sign      10   11    this one
