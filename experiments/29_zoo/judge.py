@@ -11,17 +11,18 @@ from launches import inside
 from numba_marlin.cli import machine_arguments
 from numba_marlin.cli.machine import fitting, given
 from numba_marlin.counts import count
-from numba_marlin.emulator import Machine, MachineError, Race
+from numba_marlin.emulator import Machine, MachineError, Race, Schedule
+from numba_marlin.emulator.scheduling.schedules import OF_WARPS
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers.dequantize import dequantize
 from numba_marlin.reference import bounds
 from numba_marlin.reference import matmul as reference
 
 CHECKS = "hardware"  # what is undefined, and works on chips, is a warning
-ORDERS = 4  # other orders of warps and blocks that a kernel with a race is run in
+ORDERS = [Schedule(29, order) for order in OF_WARPS]  # that a kernel with a race is run in
 
 
-def run(folder: Path, races: bool = False, counting: bool = False, seed: int | None = None):
+def run(folder: Path, races: bool = False, counting: bool = False, seed: Schedule | None = None):
     """-> (result [m, n] as the host makes it of the parts, RunResult, Counts or None)."""
     held = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
     random = np.random.default_rng(0)
@@ -104,7 +105,7 @@ def judge(subject, place: Path) -> dict:
     }
     exact_x, exact_weight = problem.operands("exact", subject.m, subject.n)
 
-    def differing(seed: int | None) -> int:
+    def differing(seed: Schedule | None) -> int:
         y, _, _ = run(place / "exact", seed=seed)
         expected = round_to(reference(exact_x, exact_weight), y.dtype)
         return int((y.astype(np.float64) != expected.astype(np.float64)).sum())
@@ -115,7 +116,7 @@ def judge(subject, place: Path) -> dict:
         row |= {"races": [], "warnings": said(result.warnings)}
     except Race as error:  # the first one ends the run
         row["races"] = said([error])
-        row["orders"] = [differing(seed) for seed in range(ORDERS)]
+        row["orders"] = [differing(seed) for seed in ORDERS]
     except MachineError as error:
         row |= {"races": None, "said": clean(str(error))}
     row["outcome"] = "right" if row["bound"] and not row["exact"] else "wrong"
@@ -135,5 +136,5 @@ def said(errors: list[MachineError]) -> list[dict]:
 
 
 def clean(text: str) -> str:
-    """Of paths, the name."""
-    return re.sub(r"/\S+/", "", text)
+    """Of paths, the name; of mangled names of shared arrays, the array's."""
+    return re.sub(r"_ZZ\w+E\d+(\w+)", r"\1", re.sub(r"/\S+/", "", text))

@@ -39,7 +39,7 @@ def races(row: dict) -> str:
     if not row["races"]:
         return "none"
     wrong = sum(map(bool, row["orders"]))
-    return f"{row['races'][0]['said'].split(':')[0]}; wrong in {wrong} of {len(row['orders'])} orders"
+    return f"{row['races'][0]['said'].split(':')[0]}; wrong in {wrong} of {len(row['orders'])} other orders"
 
 
 def right_table(rows: list[dict]) -> list[str]:

@@ -27,7 +27,7 @@ class _Recorder:
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget
 
-        self.capability, self.launches = capability, []
+        self.capability, self.launches, self.compiled = capability, [], {}
         self.target = GPUTarget("cuda", capability, 32)
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {
@@ -84,6 +84,9 @@ class _Recorder:
         return None
 
 
+_RECORDERS: dict[int, _Recorder] = {}
+
+
 @contextmanager
 def recording(target: str):
     """Yields the list of launches; inside, torch.cuda says that there is a device."""
@@ -91,7 +94,9 @@ def recording(target: str):
     import triton
 
     capability = int(target.removeprefix("sm_"))
-    driver = _Recorder(capability)
+    # a kernel that is compiled already goes on using the driver that it was compiled for
+    driver = _RECORDERS.setdefault(capability, _Recorder(capability))
+    driver.launches.clear()
     properties = SimpleNamespace(
         name="NVIDIA H200" if capability >= 90 else "NVIDIA A100",
         multi_processor_count=132 if capability >= 90 else 108,
@@ -114,11 +119,11 @@ def recording(target: str):
         "synchronize": lambda *args: None,
         "current_stream": lambda *args: SimpleNamespace(cuda_stream=0),
     }
-    compiled, original = {}, triton.compiler.CompiledKernel._init_handles
+    original = triton.compiler.CompiledKernel._init_handles
 
     def remember(self):
         original(self)
-        compiled[id(self.metadata)] = self
+        driver.compiled[id(self.metadata)] = self
 
     class OnCpu(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -135,7 +140,7 @@ def recording(target: str):
         triton.runtime.driver.set_active(driver)
         yield driver.launches
     driver.launches[:] = [
-        (compiled[id(launcher.metadata)], launcher.src, grid, args)
+        (driver.compiled[id(launcher.metadata)], launcher.src, grid, args)
         for launcher, grid, args in driver.launches
     ]
 
