@@ -84,7 +84,7 @@ def judge(subject, place: Path) -> dict:
         "grid": held["grid"],
         "block": held["block"],
     }
-    x, weight = problem.operands("gaussian", subject.m, subject.n)
+    x, weight = subject.operands("gaussian")
     try:
         y, result, counts = run(place / "gaussian", counting=True)
     except MachineError as error:
@@ -103,7 +103,7 @@ def judge(subject, place: Path) -> dict:
         "registers": total.tally.registers,
         "warnings": said(result.warnings),
     }
-    exact_x, exact_weight = problem.operands("exact", subject.m, subject.n)
+    exact_x, exact_weight = subject.operands("exact")
 
     def differing(seed: Schedule | None) -> int:
         y, _, _ = run(place / "exact", seed=seed)

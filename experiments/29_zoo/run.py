@@ -34,7 +34,7 @@ def make(chosen: list[Subject], folder: Path) -> None:
                 for old in place.iterdir():
                     old.unlink()
                 try:
-                    launch = subject.make(*problem.operands(data, subject.m, subject.n), target)
+                    launch = subject.make(*subject.operands(data), target)
                 except (Missing, ImportError) as error:
                     (place / "missing.txt").write_text(str(error), encoding="utf-8")
                     print(f"{subject.name} {target}: skipped, {error}", flush=True)

@@ -44,14 +44,17 @@ def compiler() -> str:
 
 
 def ptx_of(
-    source: Path, target: str, *options: str, headers: dict[str, str] | None = None
+    source: Path | str, target: str, *options: str, headers: dict[str, str] | None = None
 ) -> str:
-    """The PTX text of a .cu file. headers: files for #include that its distribution lacks."""
+    """The PTX of a .cu file, or of the text of one. headers: files for #include that its distribution lacks."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in (headers or {}).items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        if isinstance(source, str):
+            text, source = source, Path(folder, "made.cu")
+            source.write_text(text, encoding="utf-8")
         out = Path(folder, "out.ptx")
         command = [str(nvcc()), "-ptx", "-O3", "-std=c++17", f"-arch={target.replace('sm', 'compute')}"]
         command += ["-lineinfo", "--expt-relaxed-constexpr", "-diag-suppress", "39"]

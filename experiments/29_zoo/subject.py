@@ -2,17 +2,18 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from problem import N
+import numpy as np
+from problem import N, operands
 
 
 @dataclass(frozen=True)
 class Subject:
     """make(x, weight, target) -> launches.Launch, where the package is; version() -> text.
     half_roundings: how often a partial sum is rounded to fp16 on its way, read from the source.
-    m, n: rows of x, columns of the weight."""
+    m, n: rows of x, columns of the weight. plain: the weight is the codes 0 to 15, without scales."""
 
     name: str
     kernel: str
@@ -24,6 +25,15 @@ class Subject:
     half_roundings: int = 0
     m: int = 16
     n: int = N
+    plain: bool = False
+
+    def operands(self, data: str):
+        """x and the weight, of a kind of problem.DATA."""
+        x, weight = operands(data, self.m, self.n)
+        if self.plain:
+            ones, none = np.ones_like(weight.scales), np.zeros(weight.scales.shape, np.uint8)
+            weight = replace(weight, scales=ones, zeros=none)
+        return x, weight
 
 
 def subjects() -> dict[str, Subject]:
