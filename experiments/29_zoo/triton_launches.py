@@ -5,14 +5,14 @@ Triton asks its active driver for a target, a stream, a loader and a launcher; t
 nothing and launches nothing. Written against Triton 3.9.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 from launches import Launch, Written, parameters_of
+from pretend import SHARED_LIMIT, pretended
 
-SHARED_LIMIT = {80: 166912, 90: 232448}  # bytes a block may have
 
 SCALARS = {f"{sign}{8 * size}": f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)} | {
     "i1": "i1",
@@ -89,52 +89,21 @@ _RECORDERS: dict[int, _Recorder] = {}
 
 @contextmanager
 def recording(target: str):
-    """Yields the list of launches; inside, torch.cuda says that there is a device."""
-    import torch
+    """Yields the list of launches."""
     import triton
 
     capability = int(target.removeprefix("sm_"))
     # a kernel that is compiled already goes on using the driver that it was compiled for
     driver = _RECORDERS.setdefault(capability, _Recorder(capability))
     driver.launches.clear()
-    properties = SimpleNamespace(
-        name="NVIDIA H200" if capability >= 90 else "NVIDIA A100",
-        multi_processor_count=132 if capability >= 90 else 108,
-        total_memory=1 << 37,
-        major=capability // 10,
-        minor=capability % 10,
-        shared_memory_per_block_optin=SHARED_LIMIT[capability],
-        warp_size=32,
-        regs_per_multiprocessor=65536,
-        L2_cache_size=50 << 20,
-    )
-    patches = {
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "get_device_capability": lambda *args: divmod(capability, 10),
-        "get_device_properties": lambda *args: properties,
-        "get_device_name": lambda *args: properties.name,
-        "device": lambda *args: nullcontext(),
-        "synchronize": lambda *args: None,
-        "current_stream": lambda *args: SimpleNamespace(cuda_stream=0),
-    }
     original = triton.compiler.CompiledKernel._init_handles
 
     def remember(self):
         original(self)
         driver.compiled[id(self.metadata)] = self
 
-    class OnCpu(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            kwargs = dict(kwargs or {})
-            if "device" in kwargs and str(kwargs["device"]).startswith("cuda"):
-                kwargs["device"] = "cpu"
-            return function(*args, **kwargs)
-
     with (
-        OnCpu(),
-        mock.patch.multiple(torch.cuda, **patches),
+        pretended(capability),
         mock.patch.object(triton.compiler.CompiledKernel, "_init_handles", remember),
     ):
         triton.runtime.driver.set_active(driver)
