@@ -1,7 +1,8 @@
-"""Runs one kernel of the zoo from its folder: right or wrong, and by which bound; races; traffic."""
+"""Runs one kernel of the zoo from its folder: right or not, by which bound; races; traffic."""
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import problem
 from launches import inside
 
 from numba_marlin.cli import machine_arguments
-from numba_marlin.cli.machine import fitting, given
+from numba_marlin.cli.machine import given
 from numba_marlin.counts import count
 from numba_marlin.emulator import Machine, MachineError, Race, Schedule
 from numba_marlin.emulator.scheduling.schedules import OF_WARPS
 from numba_marlin.formats.floats import round_to
+from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.quantizers.dequantize import dequantize
 from numba_marlin.reference import bounds
 from numba_marlin.reference import matmul as reference
@@ -22,14 +24,37 @@ CHECKS = "hardware"  # what is undefined, and works on chips, is a warning
 ORDERS = [Schedule(29, order) for order in OF_WARPS]  # that a kernel with a race is run in
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """An argument that is a tensor map, of ``array``."""
+
+    name: str
+    array: np.ndarray
+    written: bool
+    map: TensorMap
+
+
+def mapped(held: dict) -> Mapped:
+    held = dict(held)
+    name, written = held.pop("name"), held.pop("written")
+    return Mapped(name, np.load(f"{name}.npy"), written, TensorMap(**held))
+
+
+def encoded(machine: Machine, argument: Mapped) -> bytes:
+    buffer = machine.memory.buffer(argument.array, argument.name, readonly=not argument.written)
+    return argument.map.encode(buffer.address)
+
+
 def run(folder: Path, races: bool = False, counting: bool = False, seed: Schedule | None = None):
     """-> (result [m, n] as the host makes it of the parts, RunResult, Counts or None)."""
     held = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
     random = np.random.default_rng(0)
     with inside(folder):
         arguments = [
-            machine_arguments.parse(text, number, random)
-            for number, text in enumerate(held["arguments"])
+            mapped(each)
+            if isinstance(each, dict)
+            else machine_arguments.parse(each, number, random)
+            for number, each in enumerate(held["arguments"])
         ]
     text = (folder / "kernel.ptx").read_text(encoding="utf-8")
     machine = Machine(text, races=races, checks=CHECKS)
@@ -40,7 +65,10 @@ def run(folder: Path, races: bool = False, counting: bool = False, seed: Schedul
         shared_bytes=held["shared"],
         cluster=held["cluster"],
         seed=seed,
-        args=[given(machine, parameter, each) for parameter, each in fitting(kernel, arguments)],
+        args=[
+            encoded(machine, each) if isinstance(each, Mapped) else given(machine, parameter, each)
+            for parameter, each in zip(kernel.parameters, arguments, strict=True)
+        ],
     )
     if counting:
         result, counts = count(machine, held["entry"], **launch)

@@ -1,5 +1,6 @@
 """What a launch is made of, and the folder that holds it: ``kernel.ptx``, its arrays as .npy and
-``launch.json``, whose arguments are those of ``numba-marlin machine run --args``.
+``launch.json``, whose arguments are those of ``numba-marlin machine run --args``, but for tensor
+maps: these are the fields of a ``numba_marlin.layout.tensor_map.TensorMap``, of any strides.
 
 The folder is written where another package is installed, and read where numba_marlin is.
 """
@@ -7,7 +8,7 @@ The folder is written where another package is installed, and read where numba_m
 import json
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +68,14 @@ class Launch:
         (folder / "launch.json").write_text(json.dumps(held, indent=1), encoding="utf-8")
 
     @staticmethod
-    def _word(folder: Path, name: str, value) -> str:
+    def _word(folder: Path, name: str, value) -> str | dict:
         if value is None:
             return f"{name}=null"
         if isinstance(value, bytes):
             return f"{name}=hex:{value.hex()}"
         if isinstance(value, TensorMapOf):
-            array = value.array.reshape(-1).view(value.map.dtype).reshape(value.map.shape)
-            np.save(folder / f"{name}.npy", array)
-            box, way = "x".join(map(str, value.map.box)), "inout" if value.written else "in"
-            return f"{name}=tensormap:{way}:{name}.npy,{box},{value.map.swizzle}"
+            np.save(folder / f"{name}.npy", value.array)
+            return {"name": name, "written": value.written, **asdict(value.map)}
         if isinstance(value, Written | np.ndarray):
             written = isinstance(value, Written)
             array = value.array if written else value

@@ -39,7 +39,8 @@ def races(row: dict) -> str:
     if not row["races"]:
         return "none"
     wrong = sum(map(bool, row["orders"]))
-    return f"{row['races'][0]['said'].split(':')[0]}; wrong in {wrong} of {len(row['orders'])} other orders"
+    kind = row["races"][0]["said"].split(":")[0]
+    return f"{kind}; wrong in {wrong} of {len(row['orders'])} other orders"
 
 
 def right_table(rows: list[dict]) -> list[str]:
@@ -64,8 +65,8 @@ def right_table(rows: list[dict]) -> list[str]:
 
 def traffic_table(rows: list[dict]) -> list[str]:
     lines = [
-        "| kernel | compiler | target | m x n | KiB asked | by a perfect L1 | needed | asked : needed"
-        " | warp instructions | a tensor flop | " + " | ".join(GROUPS) + " |",
+        "| kernel | compiler | target | m x n | KiB asked | by a perfect L1 | needed"
+        " | asked : needed | warp instructions | a tensor flop | " + " | ".join(GROUPS) + " |",
         "|---|---|---|---|--:|--:|--:|--:|--:|--:|" + "--:|" * len(GROUPS),
     ]
     for row in rows:

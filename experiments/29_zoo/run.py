@@ -1,7 +1,7 @@
 """Other people's 4-bit kernels on the PTX machine, beside ours.
 
-    python experiments/29_zoo/run.py make [NAME ...]     # PTX and arrays, where a package is installed
-    python experiments/29_zoo/run.py measure [NAME ...]  # runs what was made: rows into results.jsonl
+    python experiments/29_zoo/run.py make [NAME ...]     # PTX and arrays, where a package is
+    python experiments/29_zoo/run.py measure [NAME ...]  # runs what was made, into results.jsonl
     python experiments/29_zoo/run.py report              # the tables of README.md
 
 ``make`` writes a folder per kernel, target and data below --folder, and a reason for each it leaves
@@ -73,7 +73,9 @@ def measure(chosen: list[Subject], folder: Path) -> None:
             rows = [each for each in rows if (each["name"], each["target"]) != key]
             rows = sorted([*rows, row], key=lambda each: (each["name"], each["target"]))
             RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-            print(*key, *(row.get(each) for each in SHOWN), len(row.get("warnings", ())), flush=True)
+            print(
+                *key, *(row.get(each) for each in SHOWN), len(row.get("warnings", ())), flush=True
+            )
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def compiler() -> str:
 def ptx_of(
     source: Path | str, target: str, *options: str, headers: dict[str, str] | None = None
 ) -> str:
-    """The PTX of a .cu file, or of the text of one. headers: files for #include that its distribution lacks."""
+    """The PTX of a .cu file, or of the text of one. headers: files that its distribution lacks."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in (headers or {}).items():
             path = Path(folder, name)
@@ -56,7 +56,13 @@ def ptx_of(
             text, source = source, Path(folder, "made.cu")
             source.write_text(text, encoding="utf-8")
         out = Path(folder, "out.ptx")
-        command = [str(nvcc()), "-ptx", "-O3", "-std=c++17", f"-arch={target.replace('sm', 'compute')}"]
+        command = [
+            str(nvcc()),
+            "-ptx",
+            "-O3",
+            "-std=c++17",
+            f"-arch={target.replace('sm', 'compute')}",
+        ]
         command += ["-lineinfo", "--expt-relaxed-constexpr", "-diag-suppress", "39"]
         command += [*options, "-I", folder, "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -13,7 +13,7 @@ from problem import N, operands
 class Subject:
     """make(x, weight, target) -> launches.Launch, where the package is; version() -> text.
     half_roundings: how often a partial sum is rounded to fp16 on its way, read from the source.
-    m, n: rows of x, columns of the weight. plain: the weight is the codes 0 to 15, without scales."""
+    m, n: rows of x, columns of the weight. plain: the weight is its codes 0 to 15, no scales."""
 
     name: str
     kernel: str

@@ -13,7 +13,6 @@ import numpy as np
 from launches import Launch, Written, parameters_of
 from pretend import SHARED_LIMIT, pretended
 
-
 SCALARS = {f"{sign}{8 * size}": f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)} | {
     "i1": "i1",
     "u1": "u1",

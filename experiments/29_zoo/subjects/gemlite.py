@@ -16,7 +16,6 @@ def make(form, x, weight, target):
     from triton_launches import launch_of, recording
 
     with recording(target) as launches:
-        import gemlite
         from gemlite.core import DType, GemLiteLinearTriton
         from gemlite.triton_kernels.config import set_autotune
 

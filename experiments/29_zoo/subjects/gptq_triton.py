@@ -27,7 +27,10 @@ def make(x, weight, target):
     kernels = importlib.import_module("gptq_triton_utils.kernels")
     tuner = kernels.quant_matmul_248_kernel
     tuner.configs = [
-        min(tuner.configs, key=lambda each: each.kwargs["BLOCK_SIZE_M"] * each.kwargs["BLOCK_SIZE_N"])
+        min(
+            tuner.configs,
+            key=lambda each: each.kwargs["BLOCK_SIZE_M"] * each.kwargs["BLOCK_SIZE_N"],
+        )
     ]
     tensors = {name: torch.from_numpy(each) for name, each in stored("gptq", weight).items()}
     rows = torch.from_numpy(np.arange(weight.k, dtype=np.int32) // GROUP)
@@ -48,6 +51,4 @@ def version():
     return f"{unpacked('auto_gptq').name}, triton {installed('triton')}"
 
 
-SUBJECTS = [
-    Subject("gptq_triton", "GPTQ (GPTQ-for-LLaMa's)", "auto_gptq", "Triton", make, version)
-]
+SUBJECTS = [Subject("gptq_triton", "GPTQ (GPTQ-for-LLaMa's)", "auto_gptq", "Triton", make, version)]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-from launches import Launch, Missing, Written
+from launches import Launch, Missing, TensorMapOf, Written
 from pretend import SHARED_LIMIT, pretended
 from problem import GROUP, SMS, poisoned
 from sources import compiler, ptx_of
@@ -26,7 +26,44 @@ TOPS, GBPS = 312.0, 2039.0  # an A100's: they decide where the heuristics change
 def compiled(kernel, folder: Path, target: str) -> str:
     """The PTX of what a HummingKernel has written; it names the instance itself."""
     named = f"\nauto named = reinterpret_cast<void*>(&{kernel.kernel_expr});\n"
-    return ptx_of(kernel.code + named, target, "-I", str(folder / "include"), *OPTIONS)
+    return ptx_of(
+        kernel.code + named, target.replace("90", "90a"), "-I", str(folder / "include"), *OPTIONS
+    )
+
+
+def constant(ptx: str, name: str) -> int:
+    return int(re.search(rf"\.u32 {name} = (\d+)", ptx)[1])
+
+
+def maps(kernel, arrays: dict, ptx: str) -> dict:
+    """Tensor maps of the arguments for which the kernel takes one, as its launcher makes them:
+    csrc/launcher/tensor.h."""
+    from numba_marlin.layout.tensor_map import TensorMap
+
+    (block_m, block_n, block_k), k_rows = kernel.block_shape, 16
+    (m, k), (rows, words) = arrays["a"].shape, arrays["b"].shape
+    groups, n = arrays["bs"].shape
+    lines, columns = (constant(ptx, f"OUTPUT_TILE_{name}") for name in ("ROWS", "COLUMNS"))
+    slabs = words // k_rows, k_rows
+    found = {
+        "a": TensorMap("float16", (m, k), (2 * k, 2), (block_m, 64), 128),
+        "b": TensorMap(
+            "int32",
+            (rows, *slabs),
+            (4 * words, 4 * k_rows, 4),
+            (block_k // k_rows, block_n * 4 // 32, k_rows),
+        ),
+        "c": TensorMap(
+            "float16", (n // 64, m, 64), (128, 2 * n, 2), (columns // 64, lines, 64), 128
+        ),
+        "bs": TensorMap(
+            "float16",
+            (groups, n // 16, 16),
+            (2 * n, 32, 2),
+            (-(-block_k // GROUP), block_n // 16, 16),
+        ),
+    }
+    return {name: each for name, each in found.items() if getattr(kernel, f"use_tma_{name}")}
 
 
 def entry_in(ptx: str) -> str:
@@ -34,7 +71,9 @@ def entry_in(ptx: str) -> str:
     return entry
 
 
-def repacked(kernel_type, folder: Path, target: str, inputs, weight_bits, activation_bits, **others):
+def repacked(
+    kernel_type, folder: Path, target: str, inputs, weight_bits, activation_bits, **others
+):
     """ops.repack_weight, on the machine."""
     import torch
 
@@ -125,17 +164,21 @@ def make(x, weight, target):
         finally:
             for patch in patches:
                 patch.stop()
-    if any((kernel.use_tma_a, kernel.use_tma_b, kernel.use_tma_c, kernel.use_tma_bs)):
-        raise Missing("its heuristics choose tensor maps here, which this harness does not make")
     ptx = compiled(kernel, folder, target)
-    shared = int(re.search(r"\.u32 SMEM_SIZE = (\d+)", ptx)[1])
-    arguments = {
+    arrays = {
         "a": x,
         "b": tensors["weight"].numpy(),
         "c": Written(poisoned((len(x), weight.n))),
+        "bs": tensors["weight_scale"].numpy(),
+    }
+    for name, tensor_map in maps(kernel, arrays, ptx).items():
+        array, written_to = arrays[name], name == "c"
+        arrays[name] = TensorMapOf(array.array if written_to else array, tensor_map, written_to)
+    arguments = {
+        **{name: arrays[name] for name in "abc"},
         "as": None,
         "as2": None,
-        "bs": tensors["weight_scale"].numpy(),
+        "bs": arrays["bs"],
         **dict.fromkeys(("bzp", "bias", "bs2", "sorted_ids", "expert_ids", "num_tokens_padded")),
         **dict.fromkeys(("expert_layout", "tensor_maps")),
         "locks": Written(np.zeros(2048, np.int32)),
@@ -143,6 +186,7 @@ def make(x, weight, target):
         "top_k": np.uint32(1),
         "int64_layout": np.uint8(0),
     }
+    shared = constant(ptx, "SMEM_SIZE")
     blocks = kernel.num_ctas_per_sm * SMS
     return Launch(
         ptx, entry_in(ptx), (blocks, 1, 1), (kernel.num_threads, 1, 1), arguments, "c", shared

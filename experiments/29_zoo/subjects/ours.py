@@ -14,12 +14,11 @@ KERNELS = ("ampere", "decode", "wgmma")
 def make(kernel, compiled_by, x, weight, target):
     from numba_marlin import heuristics
     from numba_marlin.execution.binding import RESULT
+    from numba_marlin.formats import marlin
     from numba_marlin.hardware.devices import device
     from numba_marlin.heuristics.candidates import find_kernel
     from numba_marlin.problems import WeightProblem
     from numba_marlin.testing.launches import prepare
-
-    from numba_marlin.formats import marlin
 
     packed = marlin.pack(weight)
     problem = WeightProblem.of(len(x), packed, x.dtype.name, False)
