@@ -66,7 +66,9 @@ def right_table(rows: list[dict]) -> list[str]:
 def traffic_table(rows: list[dict]) -> list[str]:
     lines = [
         "| kernel | compiler | target | m x n | KiB asked | by a perfect L1 | needed"
-        " | asked : needed | warp instructions | a tensor flop | " + " | ".join(GROUPS) + " |",
+        " | asked : needed | warp instructions | for 1,024 operations | "
+        + " | ".join(GROUPS)
+        + " |",
         "|---|---|---|---|--:|--:|--:|--:|--:|--:|" + "--:|" * len(GROUPS),
     ]
     for row in rows:
@@ -107,23 +109,28 @@ def places(rows: list[dict]) -> list[str]:
     return lines
 
 
-def write(results: Path, page: Path) -> None:
+def tables(results: Path) -> str:
+    """What stands between the markers of the page."""
     rows = list(map(json.loads, results.read_text(encoding="utf-8").splitlines()))
     rows.sort(key=lambda row: (row["package"] == "numba_marlin", row["compiler"], row["name"]))
     versions = sorted({part for row in rows for part in row.get("version", "").split(", ") if part})
-    text = "\n".join(
+    return "\n".join(
         [
             *right_table(rows),
             "",
             *traffic_table(rows),
             "",
-            "Found, with the lines of the PTX and of the source:",
+            "The first race of each, with the lines of the PTX and the source; refused and skipped"
+            " ones, with the reason:",
             "",
             *places(rows),
             "",
             f"Versions: {', '.join(versions)}.",
         ]
     )
+
+
+def write(results: Path, page: Path) -> None:
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n{tables(results)}\n{END}{after}", encoding="utf-8")
