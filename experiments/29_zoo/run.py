@@ -11,6 +11,7 @@ out. It needs NumPy and the kernel's own package, ``measure`` needs neither pack
 import argparse
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=("make", "measure", "report"))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
-    parser.add_argument("--folder", type=Path, default=Path("zoo"), help="of the PTX (default zoo)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir(), "zoo"), help="of the PTX"
+    )
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in known]
     if unknown:
