@@ -27,7 +27,6 @@ from numba_marlin.layout import tcgen05
 COMPACT = 1 << 16  # sectors stored before duplicates are removed
 BLOCK_SHIFT = 42  # shift of the block's number above the sector's number
 READS, WRITES = "reads", "writes"
-KINDS = {"cp.async": "cp.async", "cp.async.bulk": "bulk", "cp.async.bulk.tensor": "tensor"}
 GENERIC = "generic"
 TENSOR_KINDS = {
     "tensor-a": "",
@@ -37,6 +36,13 @@ TENSOR_KINDS = {
     "tensor-store": "stored",
 }
 SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # copies of each byte of scales in tensor memory
+
+
+def copy_kind(root: str) -> str:
+    """What ``Tally.copied`` calls the copies of an opcode, also of those that reduce."""
+    if root == "cp.async":
+        return root
+    return "tensor" if root.endswith(".tensor") else "bulk"
 
 
 def count(machine: Machine, entry: str | None = None, **launch) -> tuple[RunResult, Counts]:
@@ -199,7 +205,7 @@ class Observer:
                 self._direction(ins.pc, READS),
                 self._direction(ins.pc, WRITES),
                 SharedTally(*self.shared[ins.pc]) if ins.pc in self.shared else SharedTally(),
-                {KINDS[ins.root]: self.copied[ins.pc]} if self.copied[ins.pc] else {},
+                {copy_kind(ins.root): self.copied[ins.pc]} if self.copied[ins.pc] else {},
                 int(executed * operand_bytes_of(ins)) + self.operands[ins.pc],
                 dict(self.tensor_memory[ins.pc]),
                 self.atomics[ins.pc],

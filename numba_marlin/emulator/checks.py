@@ -98,6 +98,14 @@ OWN = (
         " Hopper: seen in their code, not probed here",
     ),
     Check(
+        "mbarrier-count-zero",
+        UNDEFINED,
+        "mbarrier.init with a count of 0",
+        "[the ISA](#parallel-synchronization-and-communication-instructions-mbarrier) wants at"
+        " least 1. Humming 0.1.19 initialises one like this that it never uses, and was right on an"
+        " H200. Here there is no mbarrier afterwards, and any use of it is an error",
+    ),
+    Check(
         "bulk-store-at-end",
         UNDEFINED,
         "a block that ends while a bulk store, never waited for, may be reading its shared memory",

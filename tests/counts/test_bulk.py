@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin import counts
+from numba_marlin.counts.observer import copy_kind
 from numba_marlin.emulator import Machine
 from tests.emulator.async_ptx import COMMIT, FENCE, WAIT_ALL, spin, start
 from tests.emulator.bulk_copy_programs import ELECTED, ONE, SHARED, fill, g2s, s2g
@@ -60,6 +61,22 @@ def test_a_store_in_bulk():
     assert (moved.writes.requests, moved.writes.bytes, moved.writes.sectors) == (1, 48, 2)
     assert (moved.read_distinct, moved.written_distinct) == (0, 64) and moved.reads.requests == 0
     assert counted.total.sectors == 2 and counted.total.tally.copied == {"bulk": 48}
+
+
+def test_a_reduction_in_bulk_is_a_copy_of_its_bytes():
+    body = SHARED + fill() + FENCE + "bar.sync 0;\n" + ONE
+    copy = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%p0], [%r50], 48;\n"
+    counted = counted_of(body + copy + COMMIT + WAIT_ALL + "END:")
+    total = counted.total.tally
+    assert total.copied == {"bulk": 48} and total.classes["copy"] == 1
+    assert counted.buffer("moved").writes.bytes == 48
+
+
+@pytest.mark.parametrize("suffix, kind", [("", "bulk"), (".tensor", "tensor")])
+def test_copies_of_every_opcode_have_a_kind(suffix, kind):
+    for root in ("cp.async.bulk", "cp.reduce.async.bulk"):
+        assert copy_kind(root + suffix) == kind
+    assert copy_kind("cp.async") == "cp.async"
 
 
 def test_nothing_copied_is_said():

@@ -57,6 +57,15 @@ PLANTED = [
         "which nothing has written",
     ),
     Planted(
+        "an mbarrier gets a count of 0",
+        "mbarrier-count-zero",
+        """.shared .align 8 .b64 b; mov.u32 %r2, b; setp.ne.u32 %q0, %t, 0; @%q0 bra G;
+        mbarrier.init.shared.b64 [%r2], 0; // BAD
+        G: bar.sync 0;""",
+        ("[%r2], 0;", "[%r2], 1;"),
+        "count 0 must be between 1 and 1048575",
+    ),
+    Planted(
         "a bulk copy signals an mbarrier without a fence since its init",
         "mbarrier-init-fence",
         """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;

@@ -66,11 +66,15 @@ class MBarriers:
             self.waits[0, slots.start * per_block : slots.stop * per_block] = -1
 
     def init(self, ins: Instruction, lanes: Lanes, words: np.ndarray, counts: np.ndarray) -> None:
-        bad = (counts < 1) | (counts > MOST)
+        bad = (counts < 0) | (counts > MOST)
         if bad.any():
             raise lanes.fault(
                 BarrierMisuse, f"count {counts[bad][0]} must be between 1 and {MOST}", ins, bad
             )
+        some = counts > 0
+        if not some.all():  # where that goes on, there is no mbarrier: whoever uses it hears of it
+            error = lanes.fault(BarrierMisuse, f"count 0 must be between 1 and {MOST}", ins, ~some)
+            self.memory.checks.report("mbarrier-count-zero", error)
         bad = self.live[words]
         if bad.any():
             raise self._fault(
@@ -84,6 +88,7 @@ class MBarriers:
         own = self.memory.shared
         state = own.view(BYTES, 1)[1]
         self.memory.require_free(ins, lanes, "shared", state, words)
+        words, counts = words[some], counts[some]
         state[words] = int.from_bytes([BARRIER] * BYTES, "little")
         own.guarded += BYTES * words.size
         self.live[words], self.fenced[words] = True, False
