@@ -67,7 +67,7 @@ def make(lang, config):
     Epilogue = lang.record("MoeEpilogue", "c scales bias partials locks pairs weights")
 
     @lang.device
-    def finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes):
+    def finish_tile(acc, own_pair, epilogue, exchange, item, sharers, thread, sizes):
         """The epilogue: accumulators into C, or, from a tile that blocks share, into the workspace
         until the last of them has come. Warps that own no columns are done after ``share_out``."""
         tile, block = item.tile, uint32(cuda.blockIdx.x)
@@ -92,7 +92,7 @@ def make(lang, config):
                 if cfg.bias:
                     bias = epilogue.bias + uint64(tile.expert) * sizes.n * 2
                     output.add_bias(own, bias, tile, thread, sizes)
-                output.write(epilogue, own, tile, thread, sizes)
+                output.write(epilogue, own, own_pair, tile, thread, sizes)
 
     @lang.device
     def consume(epilogue, shared, stripe, thread, sizes):
@@ -113,6 +113,7 @@ def make(lang, config):
         item_position, place = stripe.begin, ring.consumer_start()
         while item_position < stripe.end:
             item = schedule.item_at(item_position, stripe.end, sizes)
+            own_pair = output.pair_of(epilogue.pairs, item.tile, thread.lane)
             multiply.stage_offsets(offsets, item.tile.x_rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
@@ -131,7 +132,7 @@ def make(lang, config):
                 k_step += 1
             sharers = schedule.sharers_of(item_position, item, sizes)  # unused with ``whole``
             exchange = shared.base + cfg.exchange_at
-            finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes)
+            finish_tile(acc, own_pair, epilogue, exchange, item, sharers, thread, sizes)
             item_position += item.steps
 
     def moe(a, b, c, scales, bias, partials, locks, pairs, offsets, weights, n, k, a_stride):

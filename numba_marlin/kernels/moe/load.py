@@ -23,7 +23,7 @@ def load_verbs(lang, config, ring, schedule):
         """Where the tile's rows of x begin, to places, in units of 8 elements: 32 bits suffice for
         64 GiB of x, and 64 would be too many registers for 32 rows."""
         for row in range(cfg.batch):
-            places[row] = uint32(0)
+            places[row] = 0
             if row < tile.x_rows:
                 pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
                 places[row] = pair // pairs_per_row * (sizes.a_stride // 8)

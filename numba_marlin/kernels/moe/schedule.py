@@ -52,9 +52,9 @@ def schedule_verbs(lang, config):
         of how many row blocks are before each expert's."""
         counts = cuda.local.array(cfg.experts_per_lane, uint32)
         first = lane * cfg.experts_per_lane
-        own = uint32(0)
+        own = 0
         for i in range(cfg.experts_per_lane):
-            counts[i] = uint32(0)
+            counts[i] = 0
             expert = first + i
             if expert < cfg.experts:
                 begin = ptx.ld_global_b32(offsets + WORD_BYTES * expert)
@@ -105,9 +105,9 @@ def schedule_verbs(lang, config):
     @lang.device
     def stripe_of(block, sizes):
         """Empty for a block without work, above all where there is no work at all."""
-        begin, end = uint32(0), uint32(0)
+        begin, end = 0, 0
         if block < sizes.blocks:
-            each = sizes.k_steps if cfg.whole else uint32(1)
+            each = sizes.k_steps if cfg.whole else 1
             units = steps_of(sizes) // each
             begin = stripes.start(block, units, sizes.blocks) * each
             end = stripes.start(block + 1, units, sizes.blocks) * each
@@ -117,7 +117,7 @@ def schedule_verbs(lang, config):
     def expert_of(row_block, sizes):
         """The expert of a row block: the last one with no more than so many before it. (Those after
         it with as many have none; one with as many before it has none either.)"""
-        low, high = uint32(0), uint32(cfg.experts)
+        low, high = 0, cfg.experts
         for _ in range(cfg.search_steps):
             middle = (low + high) // 2
             if ptx.ld_shared_b32(sizes.table + WORD_BYTES * middle) <= row_block:
