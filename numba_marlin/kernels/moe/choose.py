@@ -32,7 +32,8 @@ def configuration(
     batch_invariant: bool = False,
     **types,
 ) -> MoeConfig:
-    """types: further fields of MoeConfig: dtype, scale_dtype, bits, bias, x_of_pairs, combine."""
+    """types: further fields of MoeConfig: dtype, scale_dtype, bits, zeros, codes, bias, x_of_pairs,
+    combine."""
     rows = m * top_k / experts
     batch, warps_n, warps_k, stage_k, stages = (
         INVARIANT

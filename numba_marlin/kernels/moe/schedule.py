@@ -18,7 +18,7 @@ with other fields:
 ``Sizes``   n, k, a_stride, n_packed, k_steps, n_tiles as there; row_blocks: all there are; blocks:
             that have work; table, offsets: addresses in shared memory
 ``Tile``    expert; n_tile; row_first: its first row, a position in ``pairs``; x_rows
-``Step``    expert, n_tile and x_rows of its tile, and k_step
+``Step``    n_tile and x_rows of its tile, and k_step
 """
 
 from numba_marlin.hardware.limits import WARP_LANES
@@ -40,7 +40,7 @@ def schedule_verbs(lang, config):
     Tile = lang.record("MoeTile", "expert n_tile row_first x_rows")
     WorkItem = lang.record("MoeWorkItem", "tile first_k_step steps")
     Sharers = lang.record("Sharers", "top bottom")
-    Step = lang.record("MoeStep", "expert n_tile x_rows k_step")
+    Step = lang.record("MoeStep", "n_tile x_rows k_step")
 
     @lang.device
     def row_blocks_of(pairs):
@@ -158,12 +158,7 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def step_of(item, k_step):
-        return Step(item.tile.expert, item.tile.n_tile, item.tile.x_rows, k_step)
-
-    @lang.device
-    def first_k16_row(step, sizes):
-        """Experts' weights lie one after the other: a matrix of experts * k rows."""
-        return step.expert * (sizes.k // 16) + step.k_step * cfg.stage_rows
+        return Step(item.tile.n_tile, item.tile.x_rows, k_step)
 
     @lang.device
     def x_rows_of(step, sizes):
@@ -179,6 +174,5 @@ def schedule_verbs(lang, config):
         step_of=step_of,
         columns_of=of_matrix.columns_of,
         k16_rows_of=of_matrix.k16_rows_of,
-        first_k16_row=first_k16_row,
         x_rows_of=x_rows_of,
     )
