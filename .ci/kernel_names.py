@@ -5,7 +5,8 @@ it, it declares (``numba_marlin/kernels/language/about.py``), and they ask the r
 package outside ``kernels/``, these are counted, and inside it those that mean a kernel of another
 family:
 
-- an import from a kernel's package, and the type of its configuration;
+- an import from a kernel's package, and the type of its configuration (but a package in BUILT_OF is
+  made of another's verbs, and says so);
 - a string that is a kernel's name, or has one as a word: names with an underscore anywhere, others
   behind the word kernel ("--kernel decode"), for they are words of English too;
 - of names that are those of PTX instructions as well (INSTRUCTIONS), which the rooms about PTX
@@ -26,6 +27,8 @@ from pathlib import PurePosixPath
 PACKAGE, KERNELS = "numba_marlin/", "numba_marlin/kernels/"
 DECLARATION = "declare.py"
 INSTRUCTIONS = {"wgmma", "tcgen05"}
+# folder in kernels/ -> the kernels whose verbs it is made of
+BUILT_OF = {"moe": {"decode"}}
 DOCUMENTATION = {"EXAMPLES", "EPILOG"}
 
 
@@ -54,7 +57,9 @@ def kernel_names(files: dict[str, str]) -> Iterator[tuple[str, int, str]]:
     for path, text in files.items():
         if not path.startswith(PACKAGE):
             continue
-        mine = families.get(family(path), set()) if path.startswith(KERNELS) else set()
+        mine = set()
+        if path.startswith(KERNELS):
+            mine = families.get(family(path), set()) | BUILT_OF.get(family(path), set())
         others = {name: each for name, each in declared.items() if name not in mine}
         for line, what in naming(ast.parse(text), others):
             yield path, line, what

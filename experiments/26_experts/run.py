@@ -24,57 +24,31 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+from entrants import (
+    MOST_ROWS,
+    cell_of,
+    check,
+    launch_grouped,
+    launch_loop,
+    launch_moe,
+    random_experts,
+)
+from layers import MODELS, TINY, cells, expected_touched, expected_us, expert_bytes, rows_per_expert
 
 from numba_marlin.bench import rows
 from numba_marlin.bench.tables import markdown, origin, replace_between
-from numba_marlin.problems.experts import ExpertsProblem
 
 RESULTS = HERE / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 ENTRANTS = ("moe", "loop", "grouped")
-LAUNCH_US, READ_BYTES_US = 6.0, 4.2e6
-COLD_BYTES = 150e6  # that the launches of a lap of routings read: three times an H200's L2
-# experts touched, and rows of one, above which ``loop`` would take too long to build
-MOST_LOOPED, MOST_ROWS = 64, 32
-DIFFERENCE = 4e-3  # of the largest number, between two fp16 products of other orders of sums
-
-
-@dataclass(frozen=True)
-class Model:
-    """Of a layer: experts, those of a token, sizes, rows that share a scale."""
-
-    name: str
-    experts: int
-    top_k: int
-    hidden: int
-    width: int  # of an expert's hidden layer
-    group_size: int = 128
-
-    def products(self, m):
-        """{name: ExpertsProblem}"""
-        k, h = self.hidden, self.width
-        common = {"experts": self.experts, "top_k": self.top_k, "group_size": self.group_size}
-        return {
-            "gate_up": ExpertsProblem(m=m, n=2 * h, k=k, **common),
-            "down": ExpertsProblem(m=m, n=k, k=h, x_of_pairs=True, combine=True, **common),
-        }
-
-
-MODELS = (
-    Model("Mixtral 8x7B", 8, 2, 4096, 14336),
-    Model("Qwen3-30B-A3B", 128, 8, 2048, 768),
-    Model("gpt-oss-120b", 128, 4, 2880, 2880, 32),
-    Model("DeepSeek-V3", 256, 8, 7168, 2048),
-    Model("Kimi K2", 384, 8, 7168, 2048),
-)
-TINY = (Model("tiny", 6, 2, 128, 64, 32), Model("tiny, wide", 9, 3, 64, 96, 32))
 # beside the chosen one: batch, warps_n, warps_k, stage_k, stages, resident, blocks_per_sm, whole
 SWEEP = (
     (8, 4, 2, 128, 5, 2, 1, False),
@@ -91,29 +65,6 @@ SWEEP = (
     (32, 2, 4, 128, 6, 1, 1, False),
     (32, 8, 1, 128, 4, 1, 1, False),
 )
-
-
-def expert_bytes(problem):
-    """Of one expert's codes and scales."""
-    groups = 1 if problem.group_size == -1 else problem.k // problem.group_size
-    return problem.n * (problem.k // 2 + 2 * groups)
-
-
-def expected_touched(problem):
-    """Experts that a token of m goes to, if each chooses at random."""
-    return problem.experts * (1 - (1 - problem.top_k / problem.experts) ** problem.m)
-
-
-def expected_us(problem, touched=None):
-    touched = expected_touched(problem) if touched is None else touched
-    return LAUNCH_US + touched * expert_bytes(problem) / READ_BYTES_US
-
-
-def cells(models, batches):
-    for model in models:
-        for name in ("gate_up", "down"):
-            for m in batches:
-                yield model, name, model.products(m)[name]
 
 
 def configurations(problem, sweep):
@@ -134,10 +85,6 @@ def configurations(problem, sweep):
         if config != first and config.batch <= 4 * max(8, rows_per_expert(problem)):
             found["moe " + ",".join(str(int(each)) for each in (*sizes, whole))] = config
     return found
-
-
-def rows_per_expert(problem):
-    return problem.m * problem.top_k / problem.experts
 
 
 def build(config, target="sm_90a"):
@@ -165,175 +112,6 @@ def compile_all(found, sweep, processes):
         for _, _, problem in found
     }
     print(warmup(dense, m=range(1, MOST_ROWS + 1), processes=processes), flush=True)
-
-
-# ---- operands on a device
-
-
-def random_experts(problem, device, generator):
-    """A PackedExperts of torch tensors on the device: random codes, scales near 2**-6."""
-    import torch
-
-    from numba_marlin.formats.experts import PackedExperts
-    from numba_marlin.formats.types import PackedWeight
-
-    n_packed = -(-problem.n // 64) * 64
-    groups = 1 if problem.group_size == -1 else problem.k // problem.group_size
-    shape = (problem.experts, problem.k // 16, 2 * n_packed)
-    words = torch.randint(
-        -(2**31), 2**31, shape, dtype=torch.int32, device=device, generator=generator
-    )
-    scales = (
-        torch.rand((problem.experts, groups, n_packed), device=device, generator=generator)
-        .add_(0.5)
-        .mul_(2**-6)
-        .half()
-    )
-    facts = {
-        "layout": "marlin",
-        "bits": 4,
-        "group_size": problem.group_size if groups > 1 else -1,
-        "k": problem.k,
-        "n": problem.n,
-    }
-    arrays = {"qweight": words, "scales": scales}
-    return PackedExperts(arrays, PackedWeight, (facts,) * problem.experts)
-
-
-def random_routings(problem, count, device, generator):
-    """As many, every token to other experts, each expert as likely."""
-    import torch
-
-    from numba_marlin.formats.routing import Routing
-
-    found = []
-    for _ in range(count):
-        shape = (problem.m, problem.experts)
-        ids = torch.rand(shape, device=device, generator=generator).argsort(dim=1)
-        ids = ids[:, : problem.top_k].contiguous()
-        weights = torch.rand(ids.shape, device=device, generator=generator)
-        found.append(Routing.of(ids, weights, problem.experts))
-    return found
-
-
-@dataclass(eq=False)
-class Cell:
-    """The operands of a cell."""
-
-    problem: ExpertsProblem
-    experts: object
-    x: object
-    routings: list
-    touched: float  # experts, on average
-    dense: list  # packed weights of the experts, views
-
-    @property
-    def looped(self):
-        """Whether ``loop`` is an entrant."""
-        return self.touched <= MOST_LOOPED and rows_per_expert(self.problem) <= MOST_ROWS / 2
-
-    def routing(self, index):
-        return self.routings[index % len(self.routings)]
-
-
-def cell_of(problem, experts, device, generator):
-    import torch
-
-    shape = (problem.m, problem.top_k) if problem.x_of_pairs else (problem.m,)
-    x = torch.randn((*shape, problem.k), device=device, generator=generator).half()
-    read = expected_touched(problem) * expert_bytes(problem)
-    count = min(32, max(3, math.ceil(COLD_BYTES / read)))
-    if read > COLD_BYTES:
-        count = 2
-    routings = random_routings(problem, count, device, generator)
-    touched = [int((each.offsets.diff() > 0).sum()) for each in routings]
-    return Cell(problem, experts, x, routings, sum(touched) / len(touched), [])
-
-
-def launch_moe(cell, config):
-    import numba_marlin as nm
-
-    def launch(index):
-        return nm.moe_matmul(
-            cell.x,
-            cell.experts,
-            cell.routing(index),
-            combine=cell.problem.combine,
-            config=config,
-            backend="auto" if cell.x.is_cuda else "emulator",
-        )
-
-    return launch
-
-
-def launch_loop(cell):
-    """Our dense kernels; offsets are known to the host, pairs are sorted on the device."""
-    import numba_marlin as nm
-
-    problem = cell.problem
-    if not cell.dense:
-        cell.dense = list(cell.experts)
-    plans = []
-    for routing in cell.routings:
-        offsets = routing.offsets.tolist()
-        pairs = routing.pairs.long()
-        plan = []
-        for expert, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:])):
-            if begin < end:
-                taken = pairs[begin:end]
-                plan.append(
-                    (expert, taken, taken if problem.x_of_pairs else taken // problem.top_k)
-                )
-        plans.append(plan)
-    rows_of_x = cell.x.reshape(-1, problem.k)
-    backend = "auto" if cell.x.is_cuda else "emulator"
-
-    def launch(index):
-        out = cell.x.new_empty((problem.pairs, problem.n))
-        for expert, pairs, taken in plans[index % len(plans)]:
-            product = nm.matmul(rows_of_x.index_select(0, taken), cell.dense[expert], backend)
-            out.index_copy_(0, pairs, product)
-        return out
-
-    return launch
-
-
-def launch_grouped(cell):
-    import torch
-
-    problem = cell.problem
-    shape = (problem.experts, problem.n, problem.k)
-    weights = torch.empty(shape, dtype=torch.bfloat16, device=cell.x.device).normal_()
-    weights = weights.transpose(1, 2)
-    gathered = []
-    for routing in cell.routings:
-        pairs = routing.pairs.long()
-        taken = pairs if problem.x_of_pairs else pairs // problem.top_k
-        x = cell.x.reshape(-1, problem.k).index_select(0, taken).bfloat16()
-        gathered.append((x, routing.offsets[1:].contiguous()))
-
-    def launch(index):
-        x, offsets = gathered[index % len(gathered)]
-        return torch._grouped_mm(x, weights, offs=offsets)
-
-    return launch
-
-
-def check(cell, launch):
-    """ValueError unless a launch gives the same bits twice, near those of the loop."""
-    import torch
-
-    first, again = launch(0), launch(0)
-    what = cell.problem.in_words()
-    if not torch.equal(first, again):
-        raise ValueError(f"{what}: two launches differ")
-    wanted = launch_loop(cell)(0).reshape(cell.problem.m, cell.problem.top_k, -1).float()
-    if cell.problem.combine:
-        wanted = (cell.routing(0).weights[:, :, None] * wanted).sum(dim=1)
-    error = ((first.float() - wanted).abs().max() / wanted.abs().max()).item()
-    if not error < DIFFERENCE:
-        raise ValueError(f"{what}: error {error:.3g} of the largest number")
-    return error
 
 
 # ---- measuring

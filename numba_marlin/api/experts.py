@@ -134,10 +134,10 @@ def moe_matmul(
         weights, added up in fp32 in the order of its experts, and rounded once: the same bits on
         every run.
     backend: as in ``matmul``.
-    kernel: "moe": one persistent launch, ragged over experts (4-bit integer codes without zero
-        points, compute capability 9.0). "loop": ``matmul`` for one expert after the other, for
-        every format and GPU; it waits until the host knows the routing. None: "moe" if it takes the
-        problem, else "loop".
+    kernel: "moe": one persistent launch, ragged over experts (compute capability 9.0; integers in
+        groups of 32, 64, 128, 256 or all of k, and FP4). "loop": ``matmul`` for one expert after
+        the other, for every format and GPU; it waits until the host knows the routing. None: "moe"
+        if it takes the problem, else "loop".
     config: a ``kernels.moe.MoeConfig``; default: ``kernels.moe.choose``'s.
     stream, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.

@@ -41,7 +41,8 @@ class ExpertsProduct:
 
     def weights(self) -> dict[str, Any]:
         """The same of the experts."""
-        return {"b": self.experts.arrays["qweight"], "scales": self.experts.arrays["scales"]}
+        names = {"qweight": "b"}
+        return {names.get(name, name): array for name, array in self.experts.arrays.items()}
 
     def inputs(self) -> dict[str, ArrayView]:
         return {"a": self.x} | ({} if self.bias is None else {"bias": self.bias})
@@ -50,10 +51,9 @@ class ExpertsProduct:
 def refusals(problem, device: devices.Device) -> tuple[str, ...]:
     """Why the kernel ``moe`` does not take a problem, a phrase each; empty if it does."""
     found = []
-    if problem.codes != "integer" or problem.bits != 4 or problem.zeros is not None:
-        found.append(f"{problem.bits}-bit {problem.codes} codes with zero points {problem.zeros}")
-    if problem.group_size not in (-1, 32, 64, 128, 256):
-        found.append(f"group_size={problem.group_size}")
+    groups = (16, 32) if problem.codes == "e2m1" else (-1, 32, 64, 128, 256)
+    if problem.group_size not in groups:
+        found.append(f"group_size={problem.group_size}, which must be one of {groups}")
     if not device.runs(MOE.min_arch):
         found.append(f"{device.name}, which is {device.arch} and not {MOE.min_arch}")
     return tuple(found)
@@ -70,6 +70,9 @@ def chosen(problem, batch_invariant: bool = False) -> MoeConfig:
         batch_invariant=batch_invariant,
         dtype=problem.dtype,
         scale_dtype=problem.scale_dtype,
+        bits=problem.bits,
+        zeros=problem.zeros,
+        codes=problem.codes,
         bias=problem.bias,
         x_of_pairs=problem.x_of_pairs,
         combine=problem.combine,

@@ -9,6 +9,7 @@ from numba_marlin import reference
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import round_to
 from numba_marlin.reference.experts import activate, moe_bounds, moe_mlp, moe_mlp_bounds
+from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
 
 pytest.importorskip("ml_dtypes")
@@ -62,12 +63,34 @@ def test_rows_of_pairs_are_multiplied_one_by_one():
 @pytest.mark.parametrize(
     "options", ({"bits": 8}, {"zeros_kind": "integer"}, {"zeros_kind": "float16"})
 )
-def test_other_formats_go_through_the_loop(options):
+def test_other_formats_are_within_their_bounds(options):
     held = experts(**options)
+    method = "offset" if options.get("zeros_kind") == "float16" else "sums"
+    y = nm.moe_matmul(X, held, ROUTING, kernel="moe", backend="emulator")
+    judged(y, moe_bounds(X, held, ROUTING, method=method))
+
+
+def test_what_the_kernel_does_not_take_goes_through_the_loop():
+    held = nm.PackedExperts.of(
+        nm.pack(make_quantized("uniform", "ordinary", K, N, 16, seed)) for seed in range(E)
+    )
     y = nm.moe_matmul(X, held, ROUTING, backend="emulator")
-    judged(y, moe_bounds(X, held, ROUTING, method="offset" if "zeros_kind" in options else None))
-    with pytest.raises(CapabilityMissing, match="kernel='moe' does not take .*-bit integer codes"):
+    judged(y, moe_bounds(X, held, ROUTING))
+    with pytest.raises(CapabilityMissing, match="kernel='moe' does not take group_size=16"):
         nm.moe_matmul(X, held, ROUTING, kernel="moe", backend="emulator")
+
+
+@pytest.mark.parametrize("kind", ("nvfp4", "mxfp4"))
+def test_fp4_from_weights_to_a_layer(kind):
+    def packed(k, n, seed):
+        blocks = (make_blocks(kind, k, n, seed + e, ordinary=True) for e in range(E))
+        return nm.PackedExperts.of(map(nm.pack, blocks))
+
+    gate_up, down = packed(K, 2 * 96, 1), packed(96, K, 9)
+    y = nm.moe_mlp(X, gate_up, down, ROUTING, activation="swiglu-oai", backend="emulator")
+    judged(y, moe_mlp_bounds(X, gate_up, down, ROUTING, activation="swiglu-oai"))
+    with pytest.raises(ValueError, match="x.dtype=bfloat16 must be float16"):
+        nm.moe_matmul(round_to(X, "bfloat16"), gate_up, ROUTING, backend="emulator")
 
 
 def test_experts_of_several_devices_add_up_to_all():

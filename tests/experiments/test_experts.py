@@ -3,6 +3,7 @@ configuration and an expected time."""
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +16,18 @@ US = {"moe": 100.0, "loop": 250.0, "grouped": 300.0}
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
+    for name in ("layers", "entrants"):  # other experiments have modules of such names
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     (tmp_path / "README.md").write_text((FOLDER / "README.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
-    return module
+    yield module
+    for name in ("layers", "entrants"):
+        sys.modules.pop(name, None)
 
 
 def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
@@ -44,8 +50,8 @@ def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
 def test_every_cell_has_configurations_and_an_expected_time(run, capsys):
     for _, _, problem in run.cells(run.MODELS, run.TOKENS):
         found = run.configurations(problem, sweep=True)
-        assert found["moe"].batch in (8, 16, 32) and len(set(found.values())) == len(found)
-        assert run.expected_us(problem) > run.LAUNCH_US
+        assert found["moe"].batch in (8, 16) and len(set(found.values())) == len(found)
+        assert run.expected_us(problem) > 6
     run.main(["expect", "--m", "1,64"])
     assert capsys.readouterr().out.count(" us  ") == 2 * 2 * len(run.MODELS)
 

@@ -11,10 +11,12 @@ from numba_marlin.execution.machine import set_up
 from numba_marlin.formats import marlin
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import round_to
+from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.moe import MOE, MoeConfig
 from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.reference.experts import moe_bounds
+from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
 from numba_marlin.testing.launches import TARGET, machine_of, rows_apart
 
@@ -36,7 +38,7 @@ class Layer:
             self.routing,
             self.bias,
             combine=self.config.combine,
-            method="sums",
+            method=MOE.method(self.config),
             order="random",
             out_dtype=self.config.dtype,
         )
@@ -55,18 +57,27 @@ def layer(config, ids, n, k, *, seed=0, integers=False) -> Layer:
     rng, ids = np.random.default_rng(seed), np.asarray(ids)
     m, group = len(ids), config.group_blocks
     dtype = config.dtype
-    weights = [
-        make_quantized(
-            "uniform",
-            "ordinary",
-            k,
-            n,
-            group if group == -1 else 16 * group,
-            seed * 1000 + expert,
-            scale_dtype=config.scale_dtype,
-        )
-        for expert in range(config.experts)
-    ]
+    if config.block_scaled:
+        kind = {1: "nvfp4", 2: "mxfp4"}[group]
+        weights = [
+            make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True)
+            for expert in range(config.experts)
+        ]
+    else:
+        weights = [
+            make_quantized(
+                "uniform",
+                "ordinary",
+                k,
+                n,
+                group if group == -1 else 16 * group,
+                seed * 1000 + expert,
+                bits=config.bits,
+                zeros_kind=config.zeros,
+                scale_dtype=config.scale_dtype,
+            )
+            for expert in range(config.experts)
+        ]
     if integers:
         powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
         weights = [
@@ -80,7 +91,10 @@ def layer(config, ids, n, k, *, seed=0, integers=False) -> Layer:
     return Layer(
         config,
         round_to(numbers, dtype),
-        PackedExperts.of(map(marlin.pack, weights)),
+        PackedExperts.of(
+            Fp4MarlinFormat().pack(each, dtype) if config.block_scaled else marlin.pack(each)
+            for each in weights
+        ),
         Routing.of(ids, factors, config.experts),
         None if bias is None else round_to(bias, dtype),
     )
@@ -102,7 +116,7 @@ def run(given: Layer, *, sms=3, seed=None, races=False, edit_ptx=None, a_stride=
     operands = {
         "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
         "b": given.experts.arrays["qweight"],
-        "scales": given.experts.arrays["scales"],
+        **{name: given.experts.arrays.get(name) for name in ("scales", "zeros", "factors")},
         "bias": given.bias,
         "pairs": routing.pairs if order is None else order(routing.pairs),
         "offsets": routing.offsets,

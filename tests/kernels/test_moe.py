@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from numba_marlin import compiler, testing
 from numba_marlin.compiler import gates
@@ -17,6 +16,7 @@ from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels.moe import MOE, MoeConfig
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe
+from tests.kernels.harness import cases
 
 pytest.importorskip("ml_dtypes")
 
@@ -43,10 +43,20 @@ CONFIGURATIONS = {
     ),
     "32 rows, down, bias": replace(DOWN, batch=32, stage_k=128, group_blocks=8, bias=True),
     "one warp, 37 experts": replace(DOWN, experts=37, top_k=3, warps_n=1, warps_k=1),
+    "MXFP4": replace(DOWN, codes="e2m1", scale_dtype="e5m3", group_blocks=2),
+    "NVFP4, bfloat16": replace(
+        SMALL, codes="e2m1", scale_dtype="e5m3", group_blocks=1, dtype="bfloat16", batch=24
+    ),
+    "8 bits, zero points": replace(SMALL, bits=8, zeros="integer", group_blocks=4),
+    "float16 zero points, one scale per column": replace(
+        SMALL, zeros="float16", group_blocks=-1, whole=True
+    ),
     "eight warps along k": replace(
         SMALL, warps_n=1, warps_k=8, stage_k=256, stages=3, group_blocks=8, ragged=False
     ),
 }
+# of these every run has some: the others test the same in further types
+USUAL = ("of tokens", "down", "whole", "16 rows, bfloat16, bias", "MXFP4")
 # [m, 2] of five experts
 ROUTINGS = {
     "one token": [[3, 1]],
@@ -63,10 +73,11 @@ def routed(config, m, seed=1):
     return moe.ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
 def test_every_configuration_is_within_bounds(name):
     config = CONFIGURATIONS[name]
-    k = {2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks] * (1 if config.ragged else 2)
+    k = {1: 112, 2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks]
+    k *= 1 if config.ragged else 2
     moe.check(moe.layer(config, routed(config, 7), 200, k, seed=3), races=True)
 
 
@@ -87,26 +98,27 @@ def test_any_number_of_blocks_does(sms):
 
 
 def test_a_launch_without_work_writes_nothing():
-    config = replace(SMALL, experts=3)
-    given = moe.layer(config, [[0, 1]], 64, 64)
-    away = given.routing.local(2, 1)
-    assert away.offsets.tolist() == [0, 0]
-    one = replace(config, experts=1, top_k=1)
-    alone = moe.Layer(one, given.x, given.experts.taken(2, 1), replace_ids(away), None)
-    assert np.isnan(moe.run(alone)).all()
+    """All experts are on other devices."""
+    given = moe.layer(SMALL, [[0, 1]], 64, 64)
+    none = replace(given.routing, offsets=np.zeros_like(given.routing.offsets))
+    assert np.isnan(moe.run(replace(given, routing=none), races=True)).all()
 
 
-def replace_ids(routing):
-    """The same lists for tokens of one expert each."""
-    return replace(routing, ids=routing.ids[:, :1], weights=routing.weights[:, :1])
+@pytest.mark.parametrize("routing", ("first two", "every expert"))
+def test_no_schedule_finds_a_race_or_changes_a_bit(routing, thorough):
+    layer = moe.layer(DOWN, ROUTINGS[routing], 136, 64)
+    wanted = moe.run(layer)
 
+    @settings(
+        max_examples=20 if thorough else 2,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(testing.schedules((1, 2)))
+    def holds(schedule):
+        assert np.array_equal(moe.run(layer, seed=schedule, races=True), wanted)
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-@given(testing.schedules((1, 2)), st.sampled_from(("first two", "every expert")))
-def test_no_schedule_finds_a_race_or_changes_a_bit(schedule, routing):
-    given = moe.layer(DOWN, ROUTINGS[routing], 136, 64)
-    wanted = moe.run(given)
-    assert np.array_equal(moe.run(given, seed=schedule, races=True), wanted)
+    holds()
 
 
 def test_whole_tiles_do_not_depend_on_other_tokens():
@@ -142,7 +154,6 @@ def test_the_order_of_rows_in_a_list_changes_no_bit_of_whole_tiles():
     (
         ({"experts": 0}, "experts=0 must be 1 to 1024"),
         ({"top_k": 9}, "top_k=9 must be 1 to experts=5"),
-        ({"zeros": "integer"}, "zeros='integer' must be 'integer' and None"),
         ({"stages": 40}, "bytes of shared memory, must be at most"),
     ),
 )
@@ -151,7 +162,7 @@ def test_configurations_that_cannot_be_are_refused(change, match):
         replace(SMALL, **change)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
 def test_nothing_spills_and_nothing_is_in_double(name):
     built = compiler.build(MOE, CONFIGURATIONS[name], target=TARGET, compiler="numba-cuda")
     assert built.resources.spill_loads == built.resources.stack == 0

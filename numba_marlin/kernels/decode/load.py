@@ -32,7 +32,7 @@ from numba_marlin.kernels.decode.config import COLUMNS
 
 def copy_verbs(lang, config, ring, schedule, copy_weights=None):
     """-> namespace: ``Source``, and what copies a stage. schedule: of ``decode``, or another whose
-    Step says which ``first_k16_row`` and how many ``x_rows_of`` it has."""
+    Step says how many ``x_rows_of`` it has."""
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, so
@@ -47,17 +47,16 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
     Filling = lang.record("Filling", "address barrier k16_rows columns scale_rows")
 
     @lang.device
-    def first_scale_row(step, sizes):
+    def first_scale_row(step):
         """The row of scales, of the whole matrix, that the first k16 row of a stage belongs to."""
-        return schedule.first_k16_row(step, sizes) // cfg.k16_rows_per_scale_row
+        return step.k_step * cfg.stage_rows // cfg.k16_rows_per_scale_row
 
     @lang.device
     def copy_rows(source, step, filling, sizes):
         """The weights of a stage, a copy per k16 row. first: in columns of a k16 row, 16 weights
         each."""
         pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
-        first_row = schedule.first_k16_row(step, sizes)
-        first = uint64(first_row) * sizes.n_packed + step.n_tile * cfg.columns
+        first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.b + first * cfg.weight_column_bytes
         for row in range(cfg.stage_rows):
             if not cfg.ragged or row < filling.k16_rows:
@@ -74,7 +73,7 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
     def copy_group_scales(source, step, filling, sizes):
         """Group scales [groups, n_packed]: a copy per group of the stage. first: in scales."""
         pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
-        first = uint64(first_scale_row(step, sizes)) * sizes.n_packed + step.n_tile * cfg.columns
+        first = uint64(first_scale_row(step)) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.scales + first * cfg.scale_column_bytes
         for row in range(cfg.scale_rows):
             if not cfg.ragged or row < filling.scale_rows:
@@ -92,7 +91,7 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
         scales follow each other. first: in such rows, scale_bytes each."""
         k32_rows = (sizes.k + 31) // 32
         pitch = uint64(k32_rows) * cfg.scale_bytes
-        first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step, sizes)
+        first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step)
         columns_source = source.scales + first * cfg.scale_bytes
         for warp_n in range(cfg.warps_n):
             if not cfg.ragged or warp_n * COLUMNS < filling.columns:
@@ -122,7 +121,7 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
         pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
         first = uint64(step.n_tile * cfg.warps_n)
         if cfg.grouped:
-            first += uint64(first_scale_row(step, sizes)) * (sizes.n_packed // COLUMNS)
+            first += uint64(first_scale_row(step)) * (sizes.n_packed // COLUMNS)
         row_source = source.zeros + first * cfg.zero_bytes
         for row in range(cfg.zero_rows):
             if not cfg.ragged or row < zero_rows_of(filling):

@@ -120,11 +120,6 @@ def schedule_verbs(lang, config):
         return uint32(cfg.stage_rows)
 
     @lang.device
-    def first_k16_row(step, sizes):
-        """The k16 row of b that a step begins with."""
-        return step.k_step * cfg.stage_rows
-
-    @lang.device
     def x_rows_of(step, sizes):
         """Rows of x that the matrix has of a step's tile."""
         return min(sizes.m - step.row_first, cfg.batch)
@@ -161,7 +156,6 @@ def schedule_verbs(lang, config):
         sharers_of=sharers_of,
         columns_of=columns_of,
         k16_rows_of=k16_rows_of,
-        first_k16_row=first_k16_row,
         x_rows_of=x_rows_of,
         first_step_of=first_step_of,
         next_step=next_step,

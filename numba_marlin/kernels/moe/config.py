@@ -29,11 +29,6 @@ class MoeConfig(DecodeConfig):
             raise ValueError(f"experts={self.experts} must be 1 to {MOST_EXPERTS}")
         if not 1 <= self.top_k <= self.experts:
             raise ValueError(f"top_k={self.top_k} must be 1 to experts={self.experts}")
-        if self.block_scaled or self.zeros:
-            raise ValueError(
-                f"codes={self.codes!r} with zeros={self.zeros!r} must be 'integer' and None: other"
-                " weights have no kernel for experts yet"
-            )
 
     # ---- shared memory: two tables behind the barriers of decode
 

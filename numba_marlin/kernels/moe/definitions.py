@@ -18,6 +18,8 @@ MOE = KernelDefinition(
         ("b", "u64"),
         ("c", "u64"),
         ("scales", "u64"),
+        ("zeros", "u64"),
+        ("factors", "u64"),
         ("bias", "u64"),
         ("partials", "u64"),
         ("locks", "u64"),
@@ -36,7 +38,9 @@ MOE = KernelDefinition(
     blocks_per_sm=lambda config: config.resident,
     dependent=lambda config: True,
     reads_early=(),
-    method=lambda config: "sums",
+    method=lambda config: (
+        "weights" if config.block_scaled else "offset" if config.zeros == "float16" else "sums"
+    ),
     waits=False,
     min_arch="sm_90",
     about=About(

@@ -8,11 +8,11 @@ and partials, the others of their elements. E experts; a pair is number token * 
 
 a            [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; rows are ``a_stride`` elements
              apart
-b            packed weights of all experts, int32 [E, k/16, n_packed * 2], in decode's order
+b            packed weights of all experts, int32 [E, k/16, n_packed * bits/2], in decode's order
 c            [pairs, n] of ``dtype``; with ``combine`` [m, n], c[token] = sum over its slots of
              weights[token, slot] * (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that
              are in no expert's list are not written
-scales       [E, groups, n_packed] of ``scale_dtype``
+scales       [E, ...]: of each expert as in ``decode``; so zeros, and factors [E, n_packed] of FP4
 bias         [E, n] of ``dtype``
 partials     workspace, fp32: partial results of tiles that blocks share, then, with ``combine``,
              [pairs, n]
@@ -64,10 +64,10 @@ def make(lang, config):
     Thread = lang.record("Thread", "warp_n warp_k lane warp")
     Shared = lang.record("Shared", "base barriers")
     # In global memory: what the epilogue reads and writes
-    Epilogue = lang.record("MoeEpilogue", "c scales bias partials locks pairs weights")
+    Epilogue = lang.record("MoeEpilogue", "c column_factors bias partials locks pairs weights")
 
     @lang.device
-    def finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes):
+    def finish_tile(acc, own_pair, epilogue, exchange, item, sharers, thread, sizes):
         """The epilogue: accumulators into C, or, from a tile that blocks share, into the workspace
         until the last of them has come. Warps that own no columns are done after ``share_out``."""
         tile, block = item.tile, uint32(cuda.blockIdx.x)
@@ -87,12 +87,13 @@ def make(lang, config):
                     )
             if complete:
                 if cfg.has_column_factors:
-                    scales = epilogue.scales + uint64(tile.expert) * sizes.n_packed * 2
-                    output.apply_column_factors(own, scales, tile, thread, sizes)
+                    before = uint64(tile.expert) * sizes.n_packed * (4 if cfg.block_scaled else 2)
+                    factors = epilogue.column_factors + before
+                    output.apply_column_factors(own, factors, tile, thread, sizes)
                 if cfg.bias:
                     bias = epilogue.bias + uint64(tile.expert) * sizes.n * 2
                     output.add_bias(own, bias, tile, thread, sizes)
-                output.write(epilogue, own, tile, thread, sizes)
+                output.write(epilogue, own, own_pair, tile, thread, sizes)
 
     @lang.device
     def consume(epilogue, shared, stripe, thread, sizes):
@@ -113,6 +114,7 @@ def make(lang, config):
         item_position, place = stripe.begin, ring.consumer_start()
         while item_position < stripe.end:
             item = schedule.item_at(item_position, stripe.end, sizes)
+            own_pair = output.pair_of(epilogue.pairs, item.tile, thread.lane)
             multiply.stage_offsets(offsets, item.tile.x_rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
@@ -131,10 +133,26 @@ def make(lang, config):
                 k_step += 1
             sharers = schedule.sharers_of(item_position, item, sizes)  # unused with ``whole``
             exchange = shared.base + cfg.exchange_at
-            finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes)
+            finish_tile(acc, own_pair, epilogue, exchange, item, sharers, thread, sizes)
             item_position += item.steps
 
-    def moe(a, b, c, scales, bias, partials, locks, pairs, offsets, weights, n, k, a_stride):
+    def moe(
+        a,
+        b,
+        c,
+        scales,
+        zeros,
+        factors,
+        bias,
+        partials,
+        locks,
+        pairs,
+        offsets,
+        weights,
+        n,
+        k,
+        a_stride,
+    ):
         base = shared_base()
         shared = Shared(base, base + cfg.barriers_at)
         number = ptx.tid_x()
@@ -152,10 +170,11 @@ def make(lang, config):
         stripe = schedule.stripe_of(uint32(cuda.blockIdx.x), sizes)
         if warp == cfg.consumers:
             if ptx.elect_sync():
-                produce(a, b, scales, pairs, shared, stripe, sizes)
+                produce(a, b, scales, zeros, pairs, shared, stripe, sizes)
         else:
             thread = Thread(warp % cfg.warps_n, warp // cfg.warps_n, lane, warp)
-            epilogue = Epilogue(c, scales, bias, partials, locks, pairs, weights)
+            column_factors = factors if cfg.block_scaled else scales
+            epilogue = Epilogue(c, column_factors, bias, partials, locks, pairs, weights)
             consume(epilogue, shared, stripe, thread, sizes)
 
     return moe

@@ -6,6 +6,7 @@ a tile's rows of x begin is looked up once, and kept in registers: a load of ``p
 copy would be a round trip to L1 that the lane waits for, as many as 32 for each stage.
 """
 
+from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.load import copy_verbs
 from numba_marlin.kernels.moe.config import WORD_BYTES
 
@@ -23,7 +24,7 @@ def load_verbs(lang, config, ring, schedule):
         """Where the tile's rows of x begin, to places, in units of 8 elements: 32 bits suffice for
         64 GiB of x, and 64 would be too many registers for 32 rows."""
         for row in range(cfg.batch):
-            places[row] = uint32(0)
+            places[row] = 0
             if row < tile.x_rows:
                 pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
                 places[row] = pair // pairs_per_row * (sizes.a_stride // 8)
@@ -41,12 +42,29 @@ def load_verbs(lang, config, ring, schedule):
                 ptx.cp_async_bulk_g2s(target + row * cfg.x_pitch, source, row_bytes, barrier)
 
     @lang.device
-    def produce(a, b, scales, pairs, shared, stripe, sizes):
-        source = copies.Source(a, b, scales, uint64(0), ptx.create_policy_evict_first())
+    def of_expert(source, expert, sizes):
+        """Where an expert's weights, scales and zero points are: each at so many times the bytes of
+        one expert's. (Those of 64 columns: the formats count so.)"""
+        k16_rows = sizes.k // 16
+        rows = uint64(expert) * (sizes.n_packed // COLUMNS)
+        groups = k16_rows // cfg.k16_rows_per_scale_row if cfg.grouped else 1
+        scale_rows = (sizes.k + 31) // 32 if cfg.block_scaled else groups
+        return copies.Source(
+            source.a,
+            source.b + rows * k16_rows * cfg.warp_row_bytes,
+            source.scales + rows * scale_rows * cfg.scale_bytes,
+            source.zeros + rows * groups * cfg.zero_bytes,
+            source.policy,
+        )
+
+    @lang.device
+    def produce(a, b, scales, zeros, pairs, shared, stripe, sizes):
+        first_expert = copies.Source(a, b, scales, zeros, ptx.create_policy_evict_first())
         places = cuda.local.array(cfg.batch, uint32)
         position, place = stripe.begin, ring.producer_start()
         while position < stripe.end:
             item = schedule.item_at(position, stripe.end, sizes)
+            source = of_expert(first_expert, item.tile.expert, sizes)
             find_rows(places, pairs, item.tile, sizes)
             k_step = item.first_k_step
             end_k_step = k_step + item.steps

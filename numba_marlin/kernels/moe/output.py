@@ -27,6 +27,7 @@ def output_verbs(lang, config):
     both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
     own_columns = 16 * config.own_column_blocks
     turns = ceil_div(own_columns, WARP_LANES)
+    top_k, value_count = config.top_k, turns * config.top_k
 
     @lang.device
     def first_column(tile, thread):
@@ -34,9 +35,20 @@ def output_verbs(lang, config):
         return tile.n_tile * cfg.columns + thread.warp_n * COLUMNS + thread.warp_k * own_columns
 
     @lang.device
-    def pair_of(pairs, tile, row):
-        """The pair of a row of the tile."""
-        return ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
+    def pair_of(pairs, tile, lane):
+        """The pair of the tile's row ``lane``. To be called before the main loop, which hides the
+        load: later lanes ask each other."""
+        pair = 0
+        if lane < tile.x_rows:
+            pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + lane) * WORD_BYTES)
+        return pair
+
+    @lang.device
+    def column_of(turn, tile, thread):
+        """A lane's column of those that the warp finishes; beyond them one that C does not have."""
+        of_warp = thread.lane + WARP_LANES * turn
+        column = first_column(tile, thread) + of_warp
+        return column if of_warp < own_columns else ALL_LANES
 
     @lang.device
     def sums_of(epilogue):
@@ -51,14 +63,14 @@ def output_verbs(lang, config):
         return epilogue.locks + uint64(uint32(cuda.gridDim.x)) * (4 * cfg.consumers)
 
     @lang.device
-    def scatter(epilogue, own, tile, thread, sizes):
+    def scatter(epilogue, own, own_pair, tile, thread, sizes):
         """Columns from n on and rows from x_rows on are not stored."""
         lane_column = first_column(tile, thread) + thread.lane // 4
         for n8 in range(cfg.n8_blocks):
             for of_two in range(2):
                 row = thread.lane % 4 * 2 + 8 * n8 + of_two
+                pair = ptx.shfl_sync_idx(own_pair, row)
                 if row < tile.x_rows:
-                    pair = pair_of(epilogue.pairs, tile, row)
                     for j in range(cfg.own_column_blocks):
                         for half in range(2):
                             column = lane_column + (16 * j + 8 * half)
@@ -69,15 +81,15 @@ def output_verbs(lang, config):
                                 ptx.st_global_b16(address, uint16(word & 0xFFFF))
 
     @lang.device
-    def leave_rows(epilogue, own, tile, thread, sizes):
+    def leave_rows(epilogue, own, own_pair, tile, thread, sizes):
         """``scatter`` to ``sums``, in fp32."""
         sums = sums_of(epilogue)
         lane_column = first_column(tile, thread) + thread.lane // 4
         for n8 in range(cfg.n8_blocks):
             for of_two in range(2):
                 row = thread.lane % 4 * 2 + 8 * n8 + of_two
+                pair = ptx.shfl_sync_idx(own_pair, row)
                 if row < tile.x_rows:
-                    pair = pair_of(epilogue.pairs, tile, row)
                     for j in range(cfg.own_column_blocks):
                         for half in range(2):
                             column = lane_column + (16 * j + 8 * half)
@@ -88,33 +100,38 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_experts(epilogue, token, tile, thread, sizes):
-        """The warp's columns of a token whose rows are all there."""
-        sums = sums_of(epilogue)
-        first_pair = token * cfg.top_k
+        """The warp's columns of a token whose rows are all there. All loads are on their way before
+        the first is waited for: one after the other each would cost a round trip to L2, and half
+        of what a tile of k = 2048 takes."""
+        values = cuda.local.array(value_count, float32)
+        weights = cuda.local.array(top_k, float32)
+        sums, first_pair = sums_of(epilogue), uint64(token) * cfg.top_k
+        for slot in range(cfg.top_k):
+            weights[slot] = ptx.ld_global_f32(epilogue.weights + (first_pair + slot) * 4)
+            for turn in range(turns):
+                column = column_of(turn, tile, thread)
+                values[turns * slot + turn] = float32(0)
+                if column < sizes.n:
+                    place = (first_pair + slot) * sizes.n + column
+                    values[turns * slot + turn] = ptx.ld_global_f32(sums + place * 4)
         for turn in range(turns):
-            of_warp = thread.lane + WARP_LANES * turn
-            column = first_column(tile, thread) + of_warp
-            if of_warp < own_columns and column < sizes.n:
-                total = float32(0)
-                slot = 0
-                while slot < cfg.top_k:
-                    pair = uint64(first_pair + slot)
-                    weight = ptx.ld_global_f32(epilogue.weights + pair * 4)
-                    value = ptx.ld_global_f32(sums + (pair * sizes.n + column) * 4)
-                    total = ptx.fma_rn_f32(weight, value, total)
-                    slot += 1
+            total = float32(0)
+            for slot in range(cfg.top_k):
+                total = ptx.fma_rn_f32(weights[slot], values[turns * slot + turn], total)
+            column = column_of(turn, tile, thread)
+            if column < sizes.n:
                 word = both_halves(total, total)
                 address = epilogue.c + (uint64(token) * sizes.n + column) * 2
                 ptx.st_global_b16(address, uint16(word & 0xFFFF))
 
     @lang.device
-    def combine(epilogue, own, tile, thread, sizes):
-        leave_rows(epilogue, own, tile, thread, sizes)
+    def combine(epilogue, own, own_pair, tile, thread, sizes):
+        leave_rows(epilogue, own, own_pair, tile, thread, sizes)
         # Orders all lanes' rows before the lanes' atomics, whose release publishes them.
         ptx.bar_warp_sync(ALL_LANES)
         token, last = 0, 0
         if thread.lane < tile.x_rows:
-            token = pair_of(epilogue.pairs, tile, thread.lane) // cfg.top_k
+            token = own_pair // cfg.top_k
             number = (token * sizes.n_tiles + tile.n_tile) * cfg.owner_warps + thread.warp
             counter = counters_of(epilogue) + uint64(number) * WORD_BYTES
             if ptx.atom_add_acq_rel_gpu(counter, 1) == cfg.top_k - 1:
@@ -130,6 +147,7 @@ def output_verbs(lang, config):
 
     return lang.namespace(
         "output",
+        pair_of=pair_of,
         share_out=of_tile.share_out,
         leave_partial=of_tile.leave_partial,
         count_in=of_tile.count_in,

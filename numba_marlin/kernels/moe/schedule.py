@@ -18,7 +18,7 @@ with other fields:
 ``Sizes``   n, k, a_stride, n_packed, k_steps, n_tiles as there; row_blocks: all there are; blocks:
             that have work; table, offsets: addresses in shared memory
 ``Tile``    expert; n_tile; row_first: its first row, a position in ``pairs``; x_rows
-``Step``    expert, n_tile and x_rows of its tile, and k_step
+``Step``    n_tile and x_rows of its tile, and k_step
 """
 
 from numba_marlin.hardware.limits import WARP_LANES
@@ -40,7 +40,7 @@ def schedule_verbs(lang, config):
     Tile = lang.record("MoeTile", "expert n_tile row_first x_rows")
     WorkItem = lang.record("MoeWorkItem", "tile first_k_step steps")
     Sharers = lang.record("Sharers", "top bottom")
-    Step = lang.record("MoeStep", "expert n_tile x_rows k_step")
+    Step = lang.record("MoeStep", "n_tile x_rows k_step")
 
     @lang.device
     def row_blocks_of(pairs):
@@ -52,9 +52,9 @@ def schedule_verbs(lang, config):
         of how many row blocks are before each expert's."""
         counts = cuda.local.array(cfg.experts_per_lane, uint32)
         first = lane * cfg.experts_per_lane
-        own = uint32(0)
+        own = 0
         for i in range(cfg.experts_per_lane):
-            counts[i] = uint32(0)
+            counts[i] = 0
             expert = first + i
             if expert < cfg.experts:
                 begin = ptx.ld_global_b32(offsets + WORD_BYTES * expert)
@@ -105,9 +105,9 @@ def schedule_verbs(lang, config):
     @lang.device
     def stripe_of(block, sizes):
         """Empty for a block without work, above all where there is no work at all."""
-        begin, end = uint32(0), uint32(0)
+        begin, end = 0, 0
         if block < sizes.blocks:
-            each = sizes.k_steps if cfg.whole else uint32(1)
+            each = sizes.k_steps if cfg.whole else 1
             units = steps_of(sizes) // each
             begin = stripes.start(block, units, sizes.blocks) * each
             end = stripes.start(block + 1, units, sizes.blocks) * each
@@ -117,7 +117,7 @@ def schedule_verbs(lang, config):
     def expert_of(row_block, sizes):
         """The expert of a row block: the last one with no more than so many before it. (Those after
         it with as many have none; one with as many before it has none either.)"""
-        low, high = uint32(0), uint32(cfg.experts)
+        low, high = 0, cfg.experts
         for _ in range(cfg.search_steps):
             middle = (low + high) // 2
             if ptx.ld_shared_b32(sizes.table + WORD_BYTES * middle) <= row_block:
@@ -158,12 +158,7 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def step_of(item, k_step):
-        return Step(item.tile.expert, item.tile.n_tile, item.tile.x_rows, k_step)
-
-    @lang.device
-    def first_k16_row(step, sizes):
-        """Experts' weights lie one after the other: a matrix of experts * k rows."""
-        return step.expert * (sizes.k // 16) + step.k_step * cfg.stage_rows
+        return Step(item.tile.n_tile, item.tile.x_rows, k_step)
 
     @lang.device
     def x_rows_of(step, sizes):
@@ -179,6 +174,5 @@ def schedule_verbs(lang, config):
         step_of=step_of,
         columns_of=of_matrix.columns_of,
         k16_rows_of=of_matrix.k16_rows_of,
-        first_k16_row=first_k16_row,
         x_rows_of=x_rows_of,
     )

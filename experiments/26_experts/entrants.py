@@ -1,0 +1,179 @@
+"""Operands and entrants of experiment 26, on a device, or on the CPU for a try."""
+
+import math
+from dataclasses import dataclass
+
+from layers import expected_touched, expert_bytes, rows_per_expert
+
+from numba_marlin.problems.experts import ExpertsProblem
+
+COLD_BYTES = 150e6  # that the launches of a lap of routings read: three times an H200's L2
+# experts touched, and rows of one, above which ``loop`` would take too long to build
+MOST_LOOPED, MOST_ROWS = 64, 32
+DIFFERENCE = 4e-3  # of the largest number, between two fp16 products of other orders of sums
+
+
+def random_experts(problem, device, generator):
+    """A PackedExperts of torch tensors on the device: random codes, scales near 2**-6."""
+    import torch
+
+    from numba_marlin.formats.experts import PackedExperts
+    from numba_marlin.formats.types import PackedWeight
+
+    n_packed = -(-problem.n // 64) * 64
+    groups = 1 if problem.group_size == -1 else problem.k // problem.group_size
+    shape = (problem.experts, problem.k // 16, 2 * n_packed)
+    words = torch.randint(
+        -(2**31), 2**31, shape, dtype=torch.int32, device=device, generator=generator
+    )
+    scales = (
+        torch.rand((problem.experts, groups, n_packed), device=device, generator=generator)
+        .add_(0.5)
+        .mul_(2**-6)
+        .half()
+    )
+    facts = {
+        "layout": "marlin",
+        "bits": 4,
+        "group_size": problem.group_size if groups > 1 else -1,
+        "k": problem.k,
+        "n": problem.n,
+    }
+    arrays = {"qweight": words, "scales": scales}
+    return PackedExperts(arrays, PackedWeight, (facts,) * problem.experts)
+
+
+def random_routings(problem, count, device, generator):
+    """As many, every token to other experts, each expert as likely."""
+    import torch
+
+    from numba_marlin.formats.routing import Routing
+
+    found = []
+    for _ in range(count):
+        shape = (problem.m, problem.experts)
+        ids = torch.rand(shape, device=device, generator=generator).argsort(dim=1)
+        ids = ids[:, : problem.top_k].contiguous()
+        weights = torch.rand(ids.shape, device=device, generator=generator)
+        found.append(Routing.of(ids, weights, problem.experts))
+    return found
+
+
+@dataclass(eq=False)
+class Cell:
+    """The operands of a cell."""
+
+    problem: ExpertsProblem
+    experts: object
+    x: object
+    routings: list
+    touched: float  # experts, on average
+    dense: list  # packed weights of the experts, views
+
+    @property
+    def looped(self):
+        """Whether ``loop`` is an entrant."""
+        return self.touched <= MOST_LOOPED and rows_per_expert(self.problem) <= MOST_ROWS / 2
+
+    def routing(self, index):
+        return self.routings[index % len(self.routings)]
+
+
+def cell_of(problem, experts, device, generator):
+    import torch
+
+    shape = (problem.m, problem.top_k) if problem.x_of_pairs else (problem.m,)
+    x = torch.randn((*shape, problem.k), device=device, generator=generator).half()
+    read = expected_touched(problem) * expert_bytes(problem)
+    count = min(32, max(3, math.ceil(COLD_BYTES / read)))
+    if read > COLD_BYTES:
+        count = 2
+    routings = random_routings(problem, count, device, generator)
+    touched = [int((each.offsets.diff() > 0).sum()) for each in routings]
+    return Cell(problem, experts, x, routings, sum(touched) / len(touched), [])
+
+
+def launch_moe(cell, config):
+    import numba_marlin as nm
+
+    def launch(index):
+        return nm.moe_matmul(
+            cell.x,
+            cell.experts,
+            cell.routing(index),
+            combine=cell.problem.combine,
+            config=config,
+            backend="auto" if cell.x.is_cuda else "emulator",
+        )
+
+    return launch
+
+
+def launch_loop(cell):
+    """Our dense kernels; offsets are known to the host, pairs are sorted on the device."""
+    import numba_marlin as nm
+
+    problem = cell.problem
+    if not cell.dense:
+        cell.dense = list(cell.experts)
+    plans = []
+    for routing in cell.routings:
+        offsets = routing.offsets.tolist()
+        pairs = routing.pairs.long()
+        plan = []
+        for expert, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:])):
+            if begin < end:
+                taken = pairs[begin:end]
+                plan.append(
+                    (expert, taken, taken if problem.x_of_pairs else taken // problem.top_k)
+                )
+        plans.append(plan)
+    rows_of_x = cell.x.reshape(-1, problem.k)
+    backend = "auto" if cell.x.is_cuda else "emulator"
+
+    def launch(index):
+        out = cell.x.new_empty((problem.pairs, problem.n))
+        for expert, pairs, taken in plans[index % len(plans)]:
+            product = nm.matmul(rows_of_x.index_select(0, taken), cell.dense[expert], backend)
+            out.index_copy_(0, pairs, product)
+        return out
+
+    return launch
+
+
+def launch_grouped(cell):
+    import torch
+
+    problem = cell.problem
+    shape = (problem.experts, problem.n, problem.k)
+    weights = torch.empty(shape, dtype=torch.bfloat16, device=cell.x.device).normal_()
+    weights = weights.transpose(1, 2)
+    gathered = []
+    for routing in cell.routings:
+        pairs = routing.pairs.long()
+        taken = pairs if problem.x_of_pairs else pairs // problem.top_k
+        x = cell.x.reshape(-1, problem.k).index_select(0, taken).bfloat16()
+        gathered.append((x, routing.offsets[1:].contiguous()))
+
+    def launch(index):
+        x, offsets = gathered[index % len(gathered)]
+        return torch._grouped_mm(x, weights, offs=offsets)
+
+    return launch
+
+
+def check(cell, launch):
+    """ValueError unless a launch gives the same bits twice, near those of the loop."""
+    import torch
+
+    first, again = launch(0), launch(0)
+    what = cell.problem.in_words()
+    if not torch.equal(first, again):
+        raise ValueError(f"{what}: two launches differ")
+    wanted = launch_loop(cell)(0).reshape(cell.problem.m, cell.problem.top_k, -1).float()
+    if cell.problem.combine:
+        wanted = (cell.routing(0).weights[:, :, None] * wanted).sum(dim=1)
+    error = ((first.float() - wanted).abs().max() / wanted.abs().max()).item()
+    if not error < DIFFERENCE:
+        raise ValueError(f"{what}: error {error:.3g} of the largest number")
+    return error

@@ -1,0 +1,65 @@
+"""The layers of experiment 26, and what is expected of them. Pure."""
+
+from dataclasses import dataclass
+
+from numba_marlin.problems.experts import ExpertsProblem
+
+LAUNCH_US, READ_BYTES_US = 6.0, 4.2e6
+
+
+@dataclass(frozen=True)
+class Model:
+    """Of a layer: experts, those of a token, sizes, rows that share a scale."""
+
+    name: str
+    experts: int
+    top_k: int
+    hidden: int
+    width: int  # of an expert's hidden layer
+    group_size: int = 128
+
+    def products(self, m):
+        """{name: ExpertsProblem}"""
+        k, h = self.hidden, self.width
+        common = {"experts": self.experts, "top_k": self.top_k, "group_size": self.group_size}
+        return {
+            "gate_up": ExpertsProblem(m=m, n=2 * h, k=k, **common),
+            "down": ExpertsProblem(m=m, n=k, k=h, x_of_pairs=True, combine=True, **common),
+        }
+
+
+MODELS = (
+    Model("Mixtral 8x7B", 8, 2, 4096, 14336),
+    Model("Qwen3-30B-A3B", 128, 8, 2048, 768),
+    Model("gpt-oss-120b", 128, 4, 2880, 2880, 32),
+    Model("DeepSeek-V3", 256, 8, 7168, 2048),
+    Model("Kimi K2", 384, 8, 7168, 2048),
+)
+TINY = (Model("tiny", 6, 2, 128, 64, 32), Model("tiny, wide", 9, 3, 64, 96, 32))
+
+
+def expert_bytes(problem):
+    """Of one expert's codes and scales."""
+    groups = 1 if problem.group_size == -1 else problem.k // problem.group_size
+    return problem.n * (problem.k // 2 + 2 * groups)
+
+
+def expected_touched(problem):
+    """Experts that a token of m goes to, if each chooses at random."""
+    return problem.experts * (1 - (1 - problem.top_k / problem.experts) ** problem.m)
+
+
+def expected_us(problem, touched=None):
+    touched = expected_touched(problem) if touched is None else touched
+    return LAUNCH_US + touched * expert_bytes(problem) / READ_BYTES_US
+
+
+def cells(models, batches):
+    for model in models:
+        for name in ("gate_up", "down"):
+            for m in batches:
+                yield model, name, model.products(m)[name]
+
+
+def rows_per_expert(problem):
+    return problem.m * problem.top_k / problem.experts
