@@ -11,7 +11,7 @@ import pytest
 from numba_marlin import testing
 from numba_marlin.emulator import PendingCopyRead
 from numba_marlin.formats import marlin
-from tests.bench.invented import row
+from tests.experiments.faithful_rows import faithful_rows
 from tests.kernels import harness
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "03_tma"
@@ -92,23 +92,6 @@ def test_the_instructions_of_a_tile_are_those_kept(experiment):
         if kept["m"] == 16:
             now = experiment["count"].of_a_tile(kept["kernel"], 16)["verbs"]
             assert abs(sum(now.values()) / sum(kept["verbs"].values()) - 1) < 0.01
-
-
-def faithful_rows(cells):
-    times = {"ampere": 30.0, "ampere_aligned": 22.0, "ampere_tensor": 20.0}
-    return [
-        row(
-            m=16,
-            n=512,
-            k=256,
-            us=times[name] + stages,
-            part="faithful",
-            kernel=name,
-            config={"stages": stages},
-        )
-        for name, stages in cells.faithful_configs(16)
-        if (name, stages) != ("ampere", 6)
-    ]
 
 
 def test_the_faithful_kernel_gets_its_tables(experiment):

@@ -14,7 +14,7 @@ from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.formats import marlin
 from tests.bench.invented import row
-from tests.experiments.test_faithful_by_tma import faithful_rows
+from tests.experiments.faithful_rows import faithful_rows
 from tests.kernels import harness
 from tests.kernels.configurations import ARRANGEMENTS, DECODE
 

@@ -56,6 +56,7 @@ from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES, checked_c_dtype
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 WARPGROUP_THREADS = 128
@@ -87,8 +88,6 @@ RESULTS = {
     "mxfp8-e4m3": "scaled",
     "mxfp8-e5m2": "scaled",
 }
-# types of C -> bytes of an element
-SOURCES = {"float16": 2, "bfloat16": 2, "float32": 4}
 ACTIVATIONS = (None, "relu", "gelu", "silu", "gated_silu")
 
 
@@ -120,8 +119,8 @@ class BlockScaledConfig:
     #: registers per thread that expands B, at most the 128 of the launch, of which it can only give
     #: up some; mma threads share what is left: 216 for 56, of which 128 are accumulators
     expander_registers: int = 56
-    #: type of C, one of SOURCES; None: that of D, 16 bits. C of D's 16-bit type comes by way of
-    #: shared memory, any other straight from global memory, 2 columns per lane at a time
+    #: type of C, one of SOURCE_BYTES; None: that of D, 16 bits. C of D's 16-bit type comes by way
+    #: of shared memory, any other straight from global memory, 2 columns per lane at a time
     c_dtype: str | None = None
 
     def __post_init__(self):
@@ -131,18 +130,8 @@ class BlockScaledConfig:
             raise ValueError(f"tile_n={self.tile_n} must be 64 or 128")
         if self.result not in RESULTS:
             raise ValueError(f"result={self.result!r} must be one of {', '.join(RESULTS)}")
-        if self.c_dtype is not None and (not self.source or self.c_dtype not in SOURCES):
-            raise ValueError(
-                f"c_dtype={self.c_dtype!r} with source={self.source} must be one of"
-                f" {', '.join(SOURCES)} with a source, else None"
-            )
-        if self.c_dtype == self.result and self.kind == "halves":
-            object.__setattr__(self, "c_dtype", None)
-        if self.source and self.c_dtype is None and RESULTS[self.result] != "halves":
-            raise ValueError(
-                f"source=True with result={self.result!r}: c_dtype must say the type of C, which is"
-                " that of D only if this is float16 or bfloat16"
-            )
+        c_dtype = checked_c_dtype(self.source, self.c_dtype, self.result)
+        object.__setattr__(self, "c_dtype", c_dtype)
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.gated and self.source:
@@ -189,7 +178,7 @@ class BlockScaledConfig:
     @property
     def source_bytes(self):
         """Of an element of C that comes another way; 0 if there is none."""
-        return SOURCES[self.c_dtype] if self.c_dtype else 0
+        return SOURCE_BYTES[self.c_dtype] if self.c_dtype else 0
 
     @property
     def m64_blocks(self):

@@ -11,10 +11,10 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     ACTIVATIONS,
     ALIGNMENT,
     RESULTS,
-    SOURCES,
     BlockScaledConfig,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER, make, tensor_maps
+from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES
 
 
 def epilogue_factors(alpha: float, beta: float, inverse: float) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ KERNEL = KernelDefinition(
     takes=TakesOperands(
         results=tuple(RESULTS),
         sources=("float16", "bfloat16"),
-        c_dtypes=tuple(SOURCES),
+        c_dtypes=tuple(SOURCE_BYTES),
         bias=True,
         activations=ACTIVATIONS,
     ),
