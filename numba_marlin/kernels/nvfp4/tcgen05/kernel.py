@@ -126,7 +126,7 @@ MULTIPLY = {
 
 def make(lang, config):
     cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
-    uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
+    uint32, uint64, int32, float32 = lang.uint32, lang.uint64, lang.int32, lang.float32
     cfg = lang.constants(config)
     # of a product whose scales are in byte 0 of their words
     instruction_descriptor = config.instruction_descriptor(0)
@@ -331,7 +331,8 @@ def make(lang, config):
             if leads:
                 multiply_tiles(shared, tensor, sizes)
         else:
-            alpha, beta = ptx.ld_global_v2_f32(factors)
+            alpha = ptx.ld_global_f32(factors)
+            beta = ptx.ld_global_f32(factors + 4) if cfg.source else float32(0)
             finish_tiles(shared, tensor, Outputs(d_map, alpha, beta, c, bias), sizes)
         # Of warps 4 and 5 the 31 lanes without a role come here at once: they wait for the one that
         # has one, since only whole warps may come to syncthreads. After that the epilogue is done
