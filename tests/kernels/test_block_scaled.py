@@ -20,7 +20,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, power_offset
 from numba_marlin.quantizers import operands as quantiser
 from numba_marlin.testing.launches import on_machine
-from numba_marlin.testing.operands import real_numbers, small_integers
+from numba_marlin.testing.operands import c_dtype_of, real_numbers, small_integers
 from tests.kernels.block_problems import (
     SMALL,
     check_exact,
@@ -198,18 +198,20 @@ def test_every_block_scaled_result_is_that_of_the_quantiser(result, fields, run_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("config", (SMALL, BLOCKS), ids=("halves", "blocks"))
+@pytest.mark.parametrize(
+    "config",
+    (SMALL, BLOCKS, replace(BLOCKS, source=True, c_dtype="float32", bias=True)),
+    ids=("halves", "blocks", "adding"),
+)
 def test_both_compilers_give_the_same_bits(config):
     pytest.importorskip("numba_cuda_mlir")
-    problem = real_numbers(
-        140, 96, 160, c_dtype="float16" if config.source else None, bias=config.bias
-    )
+    problem = real_numbers(140, 96, 160, c_dtype=c_dtype_of(config), bias=config.bias)
     first, second = (
         run(problem, config, compiled_by=name) for name in ("numba-cuda", "numba-cuda-mlir")
     )
     pairs = (
         ((first.data, second.data), (first.scales, second.scales))
-        if config is BLOCKS
+        if config.kind == "scaled"
         else ((first, second),)
     )
     assert all(np.array_equal(one, other) for one, other in pairs)

@@ -61,6 +61,16 @@ def test_small_integers_are_exact_with_a_source_and_a_bias():
 
 
 @pytest.mark.thorough
+def test_both_compilers_give_the_same_bits():
+    pytest.importorskip("numba_cuda_mlir")
+    problem = real_numbers(140, 136, 160, c_dtype="float32", bias=True)
+    first, second = (
+        product_of(ADDING, problem, compiled_by=name) for name in ("numba-cuda", "numba-cuda-mlir")
+    )
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_schedule_gives_the_same(seed):
     problem, expected = exact(seed)

@@ -181,7 +181,7 @@ def epilogue_verbs(lang, config, source_ring):
             inside = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16
             first = column + 2 * (lane % 4)
             above, below = uint64(0), uint64(0)
-            if cfg.source_bytes:
+            if cfg.source_bytes > 0:
                 row = corner.row + inside + lane // 4
                 pitch = uint64(n) * cfg.source_bytes
                 place = outputs.c + (uint64(row) * pitch + uint64(first) * cfg.source_bytes)

@@ -102,7 +102,7 @@ def finish_verbs(lang, config):
         inside or both outside."""
         if address != 0 and left > column:
             pair = pair_at(address + column * source_bytes)
-            return ptx.fma_rn_f32(beta, pair[0], v[0]), ptx.fma_rn_f32(beta, pair[1], v[1])
+            v = ptx.fma_rn_f32(beta, pair[0], v[0]), ptx.fma_rn_f32(beta, pair[1], v[1])
         return v
 
     @lang.device
@@ -145,7 +145,7 @@ def finish_verbs(lang, config):
                     add_source(upper_right, beta, s[2]),
                     add_source(lower_right, beta, s[3]),
                 )
-            if source_bytes:
+            if source_bytes > 0:  # (numba-cuda-mlir takes an even number for false)
                 right = column + 8
                 upper_left, lower_left, upper_right, lower_right = (
                     add_from(upper_left, beta, at.above, column, at.left),
