@@ -14,6 +14,7 @@ the code they quote.
                                             weights
     python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
                                             10
+    python .ci/update_readme.py truths      # what the examples of docs/truths.md print
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual
 environment, no cached kernels. A failing command changes nothing. ``tests/test_readme.py`` holds
@@ -21,6 +22,10 @@ the rest against the sources.
 """
 
 import ast
+import contextlib
+import doctest
+import io
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +45,7 @@ VIEWS = re.compile(r"(<!-- views -->\n)(.*?)(<!-- end:views -->)", re.DOTALL)
 PUZZLES = re.compile(r"(<!-- puzzles -->\n)(.*?)(<!-- end:puzzles -->)", re.DOTALL)
 SPEED = re.compile(r"(<!-- speed -->\n)(.*?)(<!-- end:speed -->)", re.DOTALL)
 RESULTS = re.compile(r"<!-- results:02_hopper -->\n(.*?\n)\n", re.DOTALL)
+SESSION = re.compile(r"(?<=^```pycon\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
 RUNG = re.compile(
     r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )(?P<own>\d+) \| (?P<whole>\d+) \|$",
@@ -159,11 +165,41 @@ def with_speed(text: str) -> str:
     return SPEED.sub(lambda found: found[1] + table + found[3], text)
 
 
+def with_sessions(text: str) -> str:
+    """``text`` with what its interactive examples (``>>>``) print, one after the other in one
+    namespace, from the repository's root."""
+    sys.path.insert(0, str(ROOT))
+    names: dict[str, object] = {}
+    before = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        return SESSION.sub(lambda found: session(found[0], names), text)
+    finally:
+        os.chdir(before)
+
+
+def session(text: str, names: dict[str, object]) -> str:
+    """Examples with their output as Python prints it; of an error, its last lines."""
+    shown = []
+    for example in doctest.DocTestParser().get_examples(text):
+        lines = example.source.rstrip("\n").split("\n")
+        shown += [f"{'...' if at else '>>>'} {line}".rstrip() for at, line in enumerate(lines)]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(compile(example.source, "<page>", "single"), names)
+            except ValueError as error:
+                print(f"ValueError: {error}")
+        shown += printed.getvalue().splitlines()
+    return "\n".join(shown) + "\n"
+
+
 CHANGES = {
     "code": with_code,
     "formats": with_formats,
     "puzzle": with_puzzles,
     "speed": with_speed,
+    "truths": with_sessions,
     "views": with_views,
 }
 

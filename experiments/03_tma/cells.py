@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 
+from faithful import FAITHFUL
 from loader_config import METHODS, LoaderConfig
 
 from numba_marlin.kernels.ampere.config import AmpereConfig
@@ -14,6 +15,7 @@ GROUP_SIZE = 128
 LOADER_SHAPES = ((8192, 8192), (8192, 57344), (33792, 16384))  # k, n
 KERNEL_SHAPES = ((8192, 8192), (8192, 57344))
 BATCHES = (1, 16, 64, 256, 1024, 4096)
+FAITHFUL_BATCHES, FAITHFUL_STAGES = (1, 16, 32, 64, 256, 1024), (3, 4, 6)
 X_COLUMNS, X_STAGES = 256, 4  # of loaders that bring x: a stage of 128 of k
 
 
@@ -67,3 +69,14 @@ def kernel_config(engine, m, n, k):
     if m <= 16:
         return WgmmaConfig(16, 256, 2, 12)
     return WgmmaConfig(64, 256, 2, 8) if m <= 64 else WgmmaConfig(128, 256, 2, 6)
+
+
+def faithful_configs(m):
+    """-> {(kernel, stages): (kernel, Variant, configuration)} of the faithful kernel, its tiles by
+    cp.async, by that aligned, and by TMA, of 256 columns."""
+    rows = min(4, ceil_div(m, 16))
+    return {
+        (name, stages): (name, variant, variant.definition.config_type(rows, 16, 4, stages=stages))
+        for name, variant in FAITHFUL.items()
+        for stages in FAITHFUL_STAGES
+    }

@@ -4,6 +4,7 @@ results.jsonl. The newest row of a cell counts."""
 import json
 
 from cells import BATCHES, X_COLUMNS
+from faithful import FAITHFUL
 
 from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.roofline import pyplot
@@ -11,7 +12,7 @@ from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
 MARKERS = {
     part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->")
-    for part in ("verdict", "loaders", "x", "kernels")
+    for part in ("verdict", "loaders", "x", "kernels", "counts", "faithful")
 }
 WAYS = {"cp_async": "cp.async", "bulk": "bulk", "tensor": "TMA"}
 WINS = (
@@ -170,6 +171,71 @@ def loader_gain(found):
     return relaid["tb_per_s"] / native["tb_per_s"] if native and relaid else None
 
 
+# of the faithful kernel, in the order of its work; the rest belongs to the loop
+COUNTED = {
+    "copy": ("slice_pointers", "fetch_to_shared", "fetch_scales"),
+    "wait": ("wait_for_stage",),
+    "load registers": ("fetch_to_registers",),
+    "dequantise": ("dequantize", "matmul", "scale_pair"),
+    "multiply": ("multiply",),
+}
+
+
+def count_table(rows):
+    """Warp instructions of a tile, from the rows of ``count``."""
+    lines = []
+    for row in rows:
+        verbs = row["verbs"]
+        parts = [sum(verbs.get(verb, 0) for verb in named) for named in COUNTED.values()]
+        total = sum(verbs.values())
+        cells = [str(row["m"]), row["way"]]
+        cells += [f"{count:,.0f}" for count in (*parts, total - sum(parts), total)]
+        lines.append([*cells, str(row["registers"])])
+    head = ["rows", "tiles by", *COUNTED, "the loop", "together", "registers"]
+    return (
+        "Warp instructions of a tile, 256 columns and 64 of k, by a block of eight warps:\n\n"
+        + (markdown(head, lines, left=2))
+    )
+
+
+def newest_faithful(rows):
+    """-> {(k, n): {m: {(kernel, stages): row}}}"""
+    found = {}
+    for row in rows:
+        if row.get("part") == "faithful":
+            by_batch = found.setdefault((row["k"], row["n"]), {})
+            by_batch.setdefault(row["m"], {})[row["kernel"], row["config"]["stages"]] = row
+    return found
+
+
+def faithful_table(found):
+    """Microseconds of each way for every number of stages, and what TMA gains, each with the stages
+    that are best for it."""
+    depths = sorted(
+        {depth for by in found.values() for cell in by.values() for _, depth in cell.keys()}
+    )
+    lines = []
+    for (k, n), by_batch in found.items():
+        for m, cell in by_batch.items():
+            best_of = {}
+            line = [f"{k} x {n}", str(m)]
+            for name in FAITHFUL:
+                times = {
+                    depth: cell[name, depth]["us"] for depth in depths if (name, depth) in cell
+                }
+                best_of[name] = min(times.values(), default=None)
+                line.append(
+                    " / ".join(f"{times[each]:.1f}" if each in times else "-" for each in depths)
+                )
+            _, aligned, tensor = best_of.values()
+            lines.append([*line, f"{aligned / tensor - 1:+.1%}" if aligned and tensor else "-"])
+    return f"Microseconds with {' / '.join(map(str, depths))} stages:\n\n" + markdown(
+        ["k x n", "m", *(each.way for each in FAITHFUL.values()), "TMA over aligned, best of each"],
+        lines,
+        left=1,
+    )
+
+
 def verdict(loaders, kernels):
     """Return sentences, the first of which says whether a relayout wins more than 5% somewhere."""
     cells = [(size, m, cell) for size, by_batch in kernels.items() for m, cell in by_batch.items()]
@@ -255,6 +321,7 @@ def plot(loaders, path):
 def show(rows):
     """Print the tables that have rows."""
     loaders, kernels = newest(rows)
+    faithful = newest_faithful(rows)
     with_x = {
         size: found
         for size, found in loaders.items()
@@ -267,6 +334,7 @@ def show(rows):
                 loaders and loader_table(loaders),
                 with_x and x_table(with_x),
                 kernels and kernel_table(kernels),
+                faithful and faithful_table(faithful),
                 verdict(loaders, kernels),
             )
             if text
@@ -275,13 +343,16 @@ def show(rows):
 
 
 def write(results, readme, picture):
-    """Write README.md and the plot from results.jsonl. Parts without rows are not changed. Raises
-    SystemExit if there are no rows at all."""
-    rows = [
-        row
-        for row in (rows_module.read(results) if results.exists() else [])
-        if row.get("part") in ("loader", "kernel")
-    ]
+    """Write README.md and the plot from results.jsonl, and counts.jsonl beside it. Parts without
+    rows are not changed. Raises SystemExit if there are no rows at all."""
+    every = rows_module.read(results) if results.exists() else []
+    counted = results.with_name("counts.jsonl")
+    if counted.exists():
+        lines = counted.read_text(encoding="utf-8").splitlines()
+        replace_between(readme, MARKERS["counts"], count_table(map(json.loads, lines)))
+    if faithful := newest_faithful(every):
+        replace_between(readme, MARKERS["faithful"], faithful_table(faithful))
+    rows = [row for row in every if row.get("part") in ("loader", "kernel")]
     if not rows:
         raise SystemExit(
             f"{results} holds no results: run `python experiments/03_tma/run.py measure` on a GPU"

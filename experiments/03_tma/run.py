@@ -4,6 +4,9 @@ bytes, at batch 1 to 4096?
     python experiments/03_tma/run.py measure            # needs an H100 or H200 and torch
     python experiments/03_tma/run.py measure --quick    # fewer stages, shorter graphs, about half a
                                                         minute with 16 cores
+    python experiments/03_tma/run.py faithful           # only the faithful kernel, its tiles by
+                                                        cp.async and by TMA
+    python experiments/03_tma/run.py count              # instructions of these two, without a GPU
     python experiments/03_tma/run.py report             # tables and plot from results.jsonl into
                                                         README.md
 
@@ -28,6 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 import cells
 import kernels
+from faithful import FAITHFUL
 from variants import VARIANTS
 
 COMPILE_SECONDS = 120
@@ -45,7 +49,9 @@ def compile_one(name, config, target):
 
 
 def definition_of(name):
-    return VARIANTS[name].definition if name in VARIANTS else kernels.KERNELS[name]
+    """Of a kernel, a variant of one, or a loader."""
+    found = {**VARIANTS, **FAITHFUL}
+    return found[name].definition if name in found else kernels.KERNELS[name]
 
 
 class Compilers:
@@ -227,29 +233,44 @@ class Measurement:
     # whole kernels
 
     def whole_kernels(self, k, n):
+        self.batches(
+            "kernel",
+            k,
+            n,
+            cells.BATCHES,
+            lambda m: {
+                name: (name, variant, cells.kernel_config(variant.engine, m, n, k))
+                for name, variant in VARIANTS.items()
+            },
+        )
+
+    def faithful(self, k, n):
+        self.batches("faithful", k, n, cells.FAITHFUL_BATCHES, cells.faithful_configs)
+
+    def batches(self, part, k, n, batches, contenders_of):
+        """contenders_of(m) -> {key of a row: (kernel's name, Variant, configuration)}."""
         from numba_marlin.bench import operands
         from numba_marlin.heuristics import Problem
 
         weights, held = operands.random_weights(Problem(1, n, k, cells.GROUP_SIZE)), {}
-        for m in cells.BATCHES:
+        for m in batches:
             if self.out_of_time(f"{k} x {n} m={m}"):
                 continue
             problem = Problem(m, n, k, cells.GROUP_SIZE)
             batch = operands.random_batch(weights, m)
             launches, rows = {}, {}
-            for name, variant in VARIANTS.items():
+            for key, (name, variant, config) in contenders_of(m).items():
                 if name in self.args.skip:
                     continue
-                config = cells.kernel_config(variant.engine, m, n, k)
                 found = self.entrant(
                     f"{k} x {n} m={m} {name}",
                     lambda: self.contender(problem, variant, name, config, weights, held, batch),
                 )
                 if found:
                     contender, error = found
-                    launches[name] = contender.launch
-                    rows[name] = {
-                        "part": "kernel",
+                    launches[key] = contender.launch
+                    rows[key] = {
+                        "part": part,
                         "kernel": name,
                         "engine": variant.engine,
                         "way": variant.way,
@@ -282,14 +303,20 @@ class Measurement:
 
 
 def measure(args):
-    amount = cells.QUICK if args.quick else cells.FULL
-    wanted = [(config.method, config) for config in cells.loader_configs(amount)]
-    wanted += [
-        (name, cells.kernel_config(variant.engine, m, n, k))
-        for k, n in cells.KERNEL_SHAPES
-        for m in cells.BATCHES
-        for name, variant in VARIANTS.items()
+    amount = cells.QUICK if args.command == "faithful" or args.quick else cells.FULL
+    wanted = [
+        (name, config)
+        for m in cells.FAITHFUL_BATCHES
+        for name, _, config in cells.faithful_configs(m).values()
     ]
+    if args.command == "measure":
+        wanted += [(config.method, config) for config in cells.loader_configs(amount)]
+        wanted += [
+            (name, cells.kernel_config(variant.engine, m, n, k))
+            for k, n in cells.KERNEL_SHAPES
+            for m in cells.BATCHES
+            for name, variant in VARIANTS.items()
+        ]
     compilers = Compilers(wanted, args.target, args.processes)
     from numba_marlin.bench.rows import Recorder
 
@@ -300,10 +327,10 @@ def measure(args):
             f" {run.ceilings['read_bytes'] / 1e12:.2f} TB/s",
             flush=True,
         )
-        for part, shapes in (
-            (run.loaders, cells.LOADER_SHAPES),
-            (run.whole_kernels, cells.KERNEL_SHAPES),
-        ):
+        parts = [(run.faithful, cells.KERNEL_SHAPES)]
+        if args.command == "measure":
+            parts += (run.loaders, cells.LOADER_SHAPES), (run.whole_kernels, cells.KERNEL_SHAPES)
+        for part, shapes in parts:
             for k, n in shapes:
                 if run.out_of_time(f"{part.__name__} {k} x {n}"):
                     continue
@@ -330,32 +357,39 @@ def main(argv=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
-    run.add_argument("--quick", action="store_true", help="fewer stages and shorter graphs")
-    run.add_argument(
-        "--budget",
-        type=float,
-        default=0,
-        help="begin no further cell after so many seconds (default 0: measure all)",
-    )
-    run.add_argument(
-        "--skip",
-        type=lambda names: names.split(","),
-        default=[],
-        help="kernels to leave out, comma separated: load_cp_async, decode_relaid, ...",
-    )
-    run.add_argument(
-        "--processes",
-        type=int,
-        default=min(16, len(os.sched_getaffinity(0))),
-        help="that compile (default: one a core, 16 at most)",
-    )
-    run.add_argument("--target", default="sm_90a")
-    run.add_argument("--out", default=str(HERE / "results.jsonl"))
+    measured = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
+    measured.add_argument("--quick", action="store_true", help="fewer stages and shorter graphs")
+    faithful = commands.add_parser("faithful", help="of that only the faithful kernel")
+    for run in (measured, faithful):
+        run.add_argument(
+            "--budget",
+            type=float,
+            default=0,
+            help="begin no further cell after so many seconds (default 0: measure all)",
+        )
+        run.add_argument(
+            "--skip",
+            type=lambda names: names.split(","),
+            default=[],
+            help="kernels to leave out, comma separated: load_cp_async, decode_relaid, ...",
+        )
+        run.add_argument(
+            "--processes",
+            type=int,
+            default=min(16, len(os.sched_getaffinity(0))),
+            help="that compile (default: one a core, 16 at most)",
+        )
+        run.add_argument("--target", default="sm_90a")
+        run.add_argument("--out", default=str(HERE / "results.jsonl"))
+    commands.add_parser("count", help="instructions of the faithful kernel, without a GPU")
     commands.add_parser("report", help="write tables and plot from results.jsonl into README.md")
     args = parser.parse_args(argv)
-    if args.command == "measure":
+    if args.command in ("measure", "faithful"):
         measure(args)
+    elif args.command == "count":
+        import count
+
+        count.write(HERE / "counts.jsonl")
     else:
         import report
 

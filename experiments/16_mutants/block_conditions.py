@@ -20,9 +20,9 @@ from numba_marlin.mutation.program import registers
 
 # which parameter k is
 K = {
-    "block_scaled": "param_13",
+    "block_scaled": "param_14",
     "block_decode": "param_10",
-    "tcgen05": "param_8",
+    "tcgen05": "param_10",
     "block_mma": "param_8",
 }
 

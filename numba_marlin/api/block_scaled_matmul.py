@@ -68,8 +68,9 @@ def block_scaled_matmul(
         of 32); NaN in it becomes NaN in D.
     alpha, beta: real numbers, finite in float32, also after alpha is multiplied by both global
         scales.
-    c: C [m, n] of type out_format, which must be float16 or bfloat16. Give c and a beta other than
-        0 together; neither can be combined with a gate.
+    c: C [m, n] of float16, bfloat16 or float32, whatever out_format. Give c and a beta other than 0
+        together; neither can be combined with a gate. (C of the result's own 16-bit type is read
+        ahead, by way of shared memory; any other when it is added.)
     bias: float32 [n].
     activation: None, "relu", "gelu" (tanh form), "silu" or "gated_silu". For the gated form each 16
         columns of A @ B^T are eight of the gate followed by the eight that it multiplies;
@@ -94,7 +95,7 @@ def block_scaled_matmul(
     given = (*block_operands(a, b).values(), *(each for each in (c, bias) if each is not None))
     choice = (
         *(alpha, beta, activation, out_format, out_global_scale, out_rounding),
-        *(backend, kernel, compiler, c is None, bias is None),
+        *(backend, kernel, compiler, getattr(c, "dtype", None), bias is None),
         *((each.format, each.shape, each.global_scale, each.scale_order) for each in operands),
     )
     plain = config is None and workspace is None and stream is None
@@ -117,7 +118,7 @@ def block_scaled_matmul(
     )
     _check_epilogue(activation, out_format, n, out_global_scale, out_rounding)
     gated = activation == "gated_silu"
-    extra = _epilogue_arrays(views["a"], m, n, out_format, c, beta, bias, gated)
+    extra = _epilogue_arrays(views["a"], m, n, c, beta, bias, gated)
     scaling = _scaling(a, b, alpha, beta, out_global_scale)
     check_launch(compiler, workspace, stream)
     problem = BlockProblem(
@@ -126,6 +127,7 @@ def block_scaled_matmul(
         bias="bias" in extra,
         activation=activation,
         rounding=out_rounding,
+        c_dtype=extra["c"].type_name if "c" in extra else None,
     )
     plan = planning.plan(problem, backend, kernel, config, views["a"].device)
     if plan.backend != "cuda" and not views["a"].on_host:
@@ -260,7 +262,7 @@ def _check_epilogue(
 
 
 def _epilogue_arrays(
-    a: arrays.ArrayView, m: int, n: int, out_format: str, c, beta: float, bias, gated: bool
+    a: arrays.ArrayView, m: int, n: int, c, beta: float, bias, gated: bool
 ) -> dict[str, arrays.ArrayView]:
     if (c is None) != (beta == 0):
         raise ValueError(
@@ -270,23 +272,19 @@ def _epilogue_arrays(
         raise ValueError(
             "c must be None with activation='gated_silu': the result has half as many columns"
         )
-    if c is not None and out_format not in ("float16", "bfloat16"):
-        raise ValueError(
-            f"c must be None with out_format={out_format!r}: it is added to results of float16 or"
-            " bfloat16 only"
-        )
     found = {}
-    for name, array, type_name, shape in (
-        ("c", c, out_format, (m, n)),
-        ("bias", bias, "float32", (n,)),
+    for name, array, type_names, shape in (
+        ("c", c, tuple(FLOAT_BYTES), (m, n)),
+        ("bias", bias, ("float32",), (n,)),
     ):
         if array is None:
             continue
         view = arrays.view(name, array)
         check_no_gradient(name, view)
-        if view.type_name != type_name or view.shape != shape:
+        if view.type_name not in type_names or view.shape != shape:
             raise ValueError(
-                f"{name} is {view.type_name}{list(view.shape)}, must be {type_name}{list(shape)}"
+                f"{name} is {view.type_name}{list(view.shape)}, must be"
+                f" {' or '.join(type_names)}{list(shape)}"
             )
         check_same_place(name, view, a, "a.data")
         found[name] = view

@@ -85,7 +85,7 @@ def random_batch(weights: BlockWeights, m: int) -> BlockBatch:
     data, scales, x = _random(problem, m)
     c = bias = None
     if problem.source:
-        kind = getattr(torch, problem.result)
+        kind = getattr(torch, problem.source_dtype)
         c = torch.randn((m, problem.n), device="cuda").to(kind)
     if problem.bias:
         bias = torch.randn(problem.n, device="cuda")

@@ -36,7 +36,7 @@ class BlockProblem:
     format: str = "nvfp4"
     #: Type of D: "float16", "bfloat16", "float32", or one of BLOCK_FORMATS.
     result: str = "float16"
-    #: Whether C is added; its type is that of D.
+    #: Whether C is added.
     source: bool = False
     #: Whether a float32 bias [n] is added to every row.
     bias: bool = False
@@ -44,9 +44,19 @@ class BlockProblem:
     activation: str | None = None
     #: Rounding of the scales of MX results: "floor" or "ceil". "floor" for every other result.
     rounding: str = "floor"
+    #: Type of C, one of FLOAT_BYTES. None: that of D, float16 or bfloat16.
+    c_dtype: str | None = None
 
     def __post_init__(self) -> None:
         find_block_format(self.format)
+        if self.c_dtype is not None:
+            if not self.source or self.c_dtype not in FLOAT_BYTES:
+                raise ValueError(
+                    f"c_dtype={self.c_dtype!r} must be one of {', '.join(FLOAT_BYTES)}, with"
+                    " source=True"
+                )
+            if self.c_dtype == self.result != "float32":  # a kernel for both ways to say so
+                object.__setattr__(self, "c_dtype", None)
         for name, value, allowed in (
             ("result", self.result, (*FLOAT_BYTES, *BLOCK_FORMATS)),
             ("rounding", self.rounding, ROUNDINGS),
@@ -126,11 +136,21 @@ class BlockProblem:
             "A, codes": self.m * self.k * self.bits // 8,
             "B, codes": self.n * self.k * self.bits // 8,
             "their scales": (self.m + self.n) * self.k // self.group_size,
-            "C": 2 * self.m * self.n * self.source,
+            "C": self.source_bytes,
             "bias": 4 * self.n * self.bias,
             "result": self.result_bytes,
         }
         return {name: nbytes for name, nbytes in found.items() if nbytes}
+
+    @property
+    def source_dtype(self) -> str | None:
+        """Type of C; None if none is added."""
+        return (self.c_dtype or self.result) if self.source else None
+
+    @property
+    def source_bytes(self) -> int:
+        """Of C."""
+        return FLOAT_BYTES.get(self.source_dtype or "", 0) * self.m * self.n
 
     @property
     def flops(self) -> int:
@@ -153,7 +173,7 @@ class BlockProblem:
         return (
             self.operand_bytes(self.m)
             + self.operand_bytes(self.n)
-            + 2 * self.m * self.n * self.source
+            + self.source_bytes
             + 4 * self.n * self.bias
             + self.result_bytes
         )
@@ -187,7 +207,7 @@ class BlockProblem:
         more = "".join(
             f", {text}"
             for text, there in (
-                ("C is added", self.source),
+                (f"C{f' of {self.c_dtype}' if self.c_dtype else ''} is added", self.source),
                 ("a bias", self.bias),
                 (f"{self.activation}", self.activation),
                 (f"scales rounded with {self.rounding!r}", self.result_has_powers),

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,11 @@ class BlockProduct:
             bias=self.bias,
             activation=activation,
         )
+
+
+def c_dtype_of(config: Any) -> str | None:
+    """Type of the C that a kernel's configuration adds; None if it adds none."""
+    return (getattr(config, "c_dtype", None) or config.result) if config.source else None
 
 
 def small_integers(

@@ -103,9 +103,9 @@ class SmallBlocks(Small):
     def problem(self):
         m, n, k = self.shape
         config = self.config
-        if ("factors", "u64") in self.kernel.parameters:  # it has an epilogue
+        if getattr(config, "bias", False):
             product = operands.small_integers(
-                m, n, k, seed=1, c_dtype=config.result if config.source else None, bias=True
+                m, n, k, seed=1, c_dtype=operands.c_dtype_of(config), bias=True
             )
         else:
             a, b = (

@@ -111,9 +111,14 @@ HUGE = nm.BlockScaled(
         (
             A,
             B,
-            {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"},
+            {
+                "beta": 1.0,
+                "c": np.ones((20, 32), np.float32),
+                "kernel": "block_decode",
+                "backend": "emulator",
+            },
             ValueError,
-            "c must be None with out_format='float32'",
+            "a C of float32 with result='float16'",
         ),
         (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"),
         (

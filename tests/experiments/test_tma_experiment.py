@@ -3,9 +3,7 @@ the bytes that its threads were to read; every kernel with another way of copyin
 the bits of the kernel that it was made from; rows that were measured become tables.
 """
 
-import importlib
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,35 +14,11 @@ from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.formats import marlin
 from tests.bench.invented import row
+from tests.experiments.faithful_rows import faithful_rows
 from tests.kernels import harness
 from tests.kernels.configurations import ARRANGEMENTS, DECODE
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "03_tma"
-
-
-@pytest.fixture(scope="module")
-def experiment():
-    """The experiment's modules by name, imported as its run.py imports them."""
-    names = (
-        "loader_config",
-        "stripes",
-        "kernels",
-        "relayout",
-        "variants",
-        "cells",
-        "report",
-        "run",
-    )
-    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    path = list(sys.path)
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in names}
-    finally:
-        sys.path[:] = path
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(others)
 
 
 def random_bytes(config, k_stages, n, seed=0):
@@ -284,7 +258,8 @@ def test_the_readme_gets_all_parts(experiment, invented, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "plot", lambda loaders, path: None)
     readme, results = tmp_path / "README.md", tmp_path / "results.jsonl"
     readme.write_text((FOLDER / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
-    results.write_text("".join(json.dumps(each) + "\n" for each in invented), encoding="utf-8")
+    rows = [*invented, *faithful_rows(experiment["cells"])]
+    results.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     for _ in range(2):  # writing twice changes nothing
         report.write(results, readme, tmp_path / "loaders.png")
     text = readme.read_text(encoding="utf-8")

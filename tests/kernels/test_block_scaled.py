@@ -20,7 +20,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, power_offset
 from numba_marlin.quantizers import operands as quantiser
 from numba_marlin.testing.launches import on_machine
-from numba_marlin.testing.operands import real_numbers, small_integers
+from numba_marlin.testing.operands import c_dtype_of, real_numbers, small_integers
 from tests.kernels.block_problems import (
     SMALL,
     check_exact,
@@ -117,6 +117,52 @@ def test_every_epilogue_stays_within_its_bounds(config, run_on):
     )
 
 
+# type of D, type of C
+SOURCES = [
+    ("float16", "float32"),
+    pytest.param("bfloat16", "float16", marks=pytest.mark.thorough),
+    pytest.param("float32", "bfloat16", marks=pytest.mark.thorough),
+    pytest.param("float32", "float32", marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize("result, c_dtype", SOURCES)
+def test_a_source_of_another_type_than_the_result_is_added(result, c_dtype, run_on):
+    """Of rows and columns that do not fill a tile, behind the last of which C ends."""
+    config = replace(SMALL, result=result, c_dtype=c_dtype)
+    if result != "bfloat16":  # which has too few bits for these integers
+        check_exact(small_integers(130, 72, 96, c_dtype=c_dtype, bias=True), config, run_on=run_on)
+    check_near(real_numbers(140, 136, 160, c_dtype=c_dtype, bias=True), config, run_on=run_on)
+
+
+@pytest.mark.parametrize(
+    "result, c_dtype",
+    [
+        ("nvfp4", "float32"),
+        pytest.param("nvfp4", "float16", marks=pytest.mark.thorough),
+        pytest.param("mxfp4", "float32", marks=pytest.mark.thorough),
+        pytest.param("mxfp8-e4m3", "bfloat16", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_block_scaled_result_may_have_a_source(result, c_dtype, run_on):
+    """The quantiser's codes and scales, of the same kernel's float32 result, bit for bit."""
+    scale = 0.125 if result == "nvfp4" else 1.0
+    config = replace(BLOCKS, result=result, source=True, c_dtype=c_dtype, bias=True)
+    problem = real_numbers(140, 192, 160, seed=9, c_dtype=c_dtype, bias=True, global_scale=scale)
+    numbers = run(problem, replace(config, result="float32"), run_on=run_on)
+    check_quantised(problem, config, numbers, run_on=run_on)
+    without = replace(problem, c=None, beta=0.0)
+    plain = run(without, replace(config, result="float32", source=False, c_dtype=None))
+    assert not np.array_equal(plain, numbers), "C has made a difference"
+
+
+def test_a_source_of_the_results_type_is_one_configuration():
+    said = replace(SMALL, c_dtype="float16")
+    assert said == SMALL and said.source_tiles and hash(said) == hash(SMALL)
+    other = replace(SMALL, c_dtype="float32")
+    assert not other.source_tiles and other.source and other.source_bytes == 4
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("activation", (None, "relu", "silu", "gelu"))
 def test_nan_stays_nan(activation, run_on):
@@ -152,18 +198,20 @@ def test_every_block_scaled_result_is_that_of_the_quantiser(result, fields, run_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("config", (SMALL, BLOCKS), ids=("halves", "blocks"))
+@pytest.mark.parametrize(
+    "config",
+    (SMALL, BLOCKS, replace(BLOCKS, source=True, c_dtype="float32", bias=True)),
+    ids=("halves", "blocks", "adding"),
+)
 def test_both_compilers_give_the_same_bits(config):
     pytest.importorskip("numba_cuda_mlir")
-    problem = real_numbers(
-        140, 96, 160, c_dtype="float16" if config.source else None, bias=config.bias
-    )
+    problem = real_numbers(140, 96, 160, c_dtype=c_dtype_of(config), bias=config.bias)
     first, second = (
         run(problem, config, compiled_by=name) for name in ("numba-cuda", "numba-cuda-mlir")
     )
     pairs = (
         ((first.data, second.data), (first.scales, second.scales))
-        if config is BLOCKS
+        if config.kind == "scaled"
         else ((first, second),)
     )
     assert all(np.array_equal(one, other) for one, other in pairs)
@@ -274,7 +322,10 @@ def test_a_lane_that_polls_late_misses_no_tile(which):
         ({"tile_m": 64}, ValueError, "tile_m=64 must be 128 or 256"),
         ({"tile_n": 256}, ValueError, "tile_n=256 must be 64 or 128"),
         ({"result": "int8"}, ValueError, "result='int8' must be one of"),
-        ({"result": "nvfp4", "source": True}, ValueError, "C is read in tiles of 16-bit"),
+        ({"result": "nvfp4", "source": True}, ValueError, "c_dtype must say the type of C"),
+        ({"result": "float32", "source": True}, ValueError, "c_dtype must say the type of C"),
+        ({"c_dtype": "float32"}, ValueError, "c_dtype='float32' with source=False"),
+        ({"source": True, "c_dtype": "float64"}, ValueError, "c_dtype='float64' with source=True"),
         ({"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
         ({"activation": "gated_silu", "source": True}, ValueError, "half as many columns"),
         ({"rounding": "up"}, ValueError, "rounding='up'"),
@@ -296,7 +347,12 @@ def test_kernel_and_quantiser_choose_powers_alike(element, rounding):
     assert power_offset(element, rounding) == quantiser.power_offset(element, rounding)
 
 
-@pytest.mark.parametrize("config", (SMALL, LARGE, BLOCKS), ids=("small", "large", "blocks"))
+ADDING = replace(LARGE, result="nvfp4", source=True, c_dtype="float32", bias=True)
+
+
+@pytest.mark.parametrize(
+    "config", (SMALL, LARGE, BLOCKS, ADDING), ids=("small", "large", "blocks", "adding")
+)
 def test_the_assembler_keeps_its_promises(config):
     """No spilled register, no wgmma that waits for another, no 64-bit float."""
     assert not gates.broken_promises(compiler.build(KERNEL, config, target="sm_90a"))

@@ -37,8 +37,8 @@ warp_k, half 1 holds warp_k + warps_k, and one half is loaded while the other is
 4 warps (n x k) share a tile of 128 columns and 128 of k, 4 x 2 one of 256 columns and 64 of k.
 
 **Where it says what.** Shared memory (map, sizes, shapes, the swizzle, why banks do not conflict):
-``config``. What guards a stage: ``wait_for_stage``. The order in a step, what is in flight and what
-overlaps: ``steps_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
+``config``. What guards a stage: ``load.wait_for_stage``. The order in a step, what is in flight and
+what overlaps: ``steps_from``. Which k and n a nibble holds: ``matmul``. How many stages, and why:
 ``AmpereConfig.stages``.
 
 **Scales.** W[k, n] belongs to scale group k // (16 group_blocks). The group size, 16 group_blocks,
@@ -215,26 +215,6 @@ def make(lang, config):
 
     # the main loop
 
-    # cp.async.wait_group: waits until at most n of the thread's copy groups are in flight
-    wait_for_copy_groups = ptx.cp_async_wait_group(n=config.stages - 2)
-
-    @lang.device
-    def wait_for_stage():
-        """In step s, with S = ``stages``: wait until tile s + 1 may be read, and the stage of tile
-        s overwritten.
-
-        Before reading: each step commits one copy group (past the slice's end of zeros, so that the
-        count holds to its last step), and fetch_to_shared leaves S - 1 in flight. When only S - 2
-        of a thread's are left, its oldest, of tile s + 1, has landed; after the barrier everyone's
-        has. Before overwriting: fetch_to_shared of step s + 1 copies tile s + S into the stage of
-        tile s. Each thread has both halves of tile s in registers before it comes to this barrier,
-        so behind it nobody reads that stage any more.
-
-        Before the main loop this ends a step first_step - 1 that multiplies nothing: the S - 1
-        tiles from first_step on have been issued, and the first of them is waited for."""
-        wait_for_copy_groups()
-        cuda.syncthreads()
-
     # behind the last stage: back to the kernel's loop, which begins the next lap
     @lang.device
     def lap_done(state, slice_, step):
@@ -289,7 +269,7 @@ def make(lang, config):
             # half 0 of this step's tile is in registers already
             fetch_to_registers(state, stage, 1)
             load.fetch_to_shared(state, slice_, before, step + (cfg.stages - 1))
-            wait_for_stage()
+            load.wait_for_stage(state, slice_, after, step + 1)
             matmul(state.fragments, 0)
             # in the slice's last step this brings zeros, which nothing multiplies
             fetch_to_registers(state, after, 0)
@@ -337,7 +317,7 @@ def make(lang, config):
                 load.fetch_to_shared(state, slice_, stage, slice_.first_step + stage)
             for i in range(cfg.c_fragment_floats):
                 fragments.c[i] = float32(0)
-            wait_for_stage()
+            load.wait_for_stage(state, slice_, 0, slice_.first_step)
             fetch_to_registers(state, 0, 0)  # half 0 of the first tile
             step = slice_.first_step  # of the first tile of a lap
             while step < slice_.end_step:
@@ -345,8 +325,7 @@ def make(lang, config):
                 step += cfg.stages
 
             # zeros fetched past the slice's end would land on the sums that now replace A and B
-            ptx.cp_async_wait_all()
-            cuda.syncthreads()
+            load.wait_for_all(state)
             # From here on the epilogue (``output``). It works its thread and slice out anew, from
             # position, stripe and sizes. Otherwise what only the epilogue needs (top, bottom,
             # row_first ...) would take registers all through the main loop. The compiler must not

@@ -3,8 +3,8 @@
 ``load_verbs(lang, config)`` -> namespace of device functions. ``state``, ``slice_``, ``thread``:
 records of ``kernel`` and ``schedule``. Copies are ``cp.async.cg`` (to shared memory through L2,
 past L1), those of B with the L2 policy ``evict_first``: with m up to tile_m a weight is read once.
-All copies of a tile, its scales included, are one *copy group* of the thread; ``wait_for_stage`` in
-``kernel`` says how many are in flight and what guards a stage, ``config`` where a chunk lies.
+All copies of a tile, its scales included, are one *copy group* of the thread; ``wait_for_stage``
+says how many are in flight and what guards a stage, ``config`` where a chunk lies.
 
 *Tails.* Rows of A past m always, and with ``ragged`` all that lies past n or k, arrive as zeros,
 and so does a whole tile past the end of the slice: with size 0, cp.async reads nothing, wherever
@@ -21,8 +21,10 @@ CODES_BYTES = 8  # of a column in a k16 row of b: 16 codes
 
 
 def load_verbs(lang, config):
-    ptx, uint64 = lang.ptx, lang.uint64
+    cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
     cfg = lang.constants(config)
+    # cp.async.wait_group: waits until at most n of the thread's copy groups are in flight
+    wait_for_copy_groups = ptx.cp_async_wait_group(n=config.stages - 2)
 
     @lang.device
     def slice_pointers(pointers, a, b, slice_, thread, sizes):
@@ -105,9 +107,34 @@ def load_verbs(lang, config):
             fetch_scales(state, slice_.output_tile.n_tile, stage, step, active)
         ptx.cp_async_commit_group()
 
+    @lang.device
+    def wait_for_stage(state, slice_, stage, step):
+        """Wait until the tile of ``step``, in ``stage``, may be read, and the stage of the tile
+        before it overwritten. With S = ``stages``, behind the copies of tile step + S - 2:
+
+        Before reading: each step commits one copy group (past the slice's end of zeros, so that the
+        count holds to its last step), and fetch_to_shared leaves S - 1 in flight. When only S - 2
+        of a thread's are left, its oldest, of the tile of ``step``, has landed; after the barrier
+        everyone's has. Before overwriting: the next fetch_to_shared copies tile step + S - 1 into
+        the stage of tile step - 1. Each thread has both halves of that tile in registers before it
+        comes to this barrier, so behind it nobody reads that stage any more.
+
+        Before the main loop this ends a step first_step - 1 that multiplies nothing: the S - 1
+        tiles from first_step on have been issued, and the first of them is waited for."""
+        wait_for_copy_groups()
+        cuda.syncthreads()
+
+    @lang.device
+    def wait_for_all(state):
+        """Wait until no copy of the block is in flight."""
+        ptx.cp_async_wait_all()
+        cuda.syncthreads()
+
     return lang.namespace(
         "load",
         slice_pointers=slice_pointers,
         fetch_scales=fetch_scales,
         fetch_to_shared=fetch_to_shared,
+        wait_for_stage=wait_for_stage,
+        wait_for_all=wait_for_all,
     )

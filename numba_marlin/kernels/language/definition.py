@@ -99,8 +99,10 @@ class TakesOperands:
     formats: tuple[str, ...] = ("nvfp4",)
     #: Types of D.
     results: tuple[str, ...] = ("float16", "bfloat16", "float32")
-    #: Those of them to which a C may be added.
+    #: Those of them to which a C of the same type may be added.
     sources: tuple[str, ...] = ()
+    #: Types of a C that may be added whatever the type of D.
+    c_dtypes: tuple[str, ...] = ()
     #: Whether one may be added.
     bias: bool = False
     #: None: the sums as they are.
@@ -113,9 +115,16 @@ class TakesOperands:
         found = _not_among(
             problem, format=self.formats, result=self.results, activation=self.activations
         )
-        if problem.source and (problem.result not in self.sources or problem.gated):
+        taken = (
+            problem.result in self.sources
+            if problem.c_dtype is None
+            else problem.c_dtype in self.c_dtypes
+        )
+        if problem.source and (not taken or problem.gated):
+            kind = f" of {problem.c_dtype}" if problem.c_dtype else ""
             found.append(
-                f"a C with result={problem.result!r}" + (" and a gate" if problem.gated else "")
+                f"a C{kind} with result={problem.result!r}"
+                + (" and a gate" if problem.gated else "")
             )
         if problem.bias and not self.bias:
             found.append("a bias")

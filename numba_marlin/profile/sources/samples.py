@@ -132,13 +132,14 @@ def of_blocks(
 ) -> Sample:
     c = bias = None
     if problem.source:
-        c = random.standard_normal((problem.m, problem.n)).astype(float_type(problem.result))
+        c = random.standard_normal((problem.m, problem.n)).astype(float_type(problem.source_dtype))
     if problem.bias:
         bias = random.standard_normal(problem.n).astype(np.float32)
     global_scale = 1.0
     if problem.result in BLOCK_FORMATS and BLOCK_FORMATS[problem.result].has_global_scale:
         product = dequantize(a, np.float32) @ dequantize(b, np.float32).T
-        global_scale = default_global_scale(float(np.abs(product).max()))
+        total = product if c is None else product + c.astype(np.float32)
+        global_scale = default_global_scale(float(np.abs(total).max()))
     return Sample(
         problem,
         {

@@ -12,7 +12,7 @@ from the start of a packed stage, ``_at`` and ``_barriers`` from the base):
                26624  B's scales  [1 of 128 rows][2 of 64 k][512]                 ``sfb_shared``
     110592  expanded stage s at 16384 s more, s = 0 .. 2                         ``expanded_at``
                    0  B as fp16   [128 rows][128 bytes = 64 k]   128-byte swizzle
-    159744  D of 16 bits, and C before it (others: absent)                         ``output_at``
+    159744  D of 16 bits, and C of its type before it (others: absent)             ``output_at``
                    0  [2 panels][256 rows][128 bytes = 64 columns]  128-byte swizzle
     225280  barriers, full and empty, 8 bytes each, of every stage:          ``packed_barriers``
             4 packed, 3 expanded, 1 tile number, 1 C
@@ -56,6 +56,7 @@ from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES, checked_c_dtype
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 WARPGROUP_THREADS = 128
@@ -77,8 +78,7 @@ LOAD_REGISTERS = 24  # per thread of the warps that load and schedule
 # counter long before it can work on them, and others that are ready sooner would find none
 TILE_STAGES = 1
 
-# types of D -> how it is stored (``kind``): halves, fp16 and bf16 (C, too, is of these); floats;
-# scaled, codes and scales
+# types of D -> how it is stored (``kind``): halves, fp16 and bf16; floats; scaled, codes and scales
 RESULTS = {
     "float16": "halves",
     "bfloat16": "halves",
@@ -108,7 +108,7 @@ class BlockScaledConfig:
     group_m: int = 8
     #: type of D, one of RESULTS
     result: str = "float16"
-    #: whether beta * C is added (C: the source), C of the type of D, 16 bits
+    #: whether beta * C is added (C: the source)
     source: bool = False
     #: whether a float32 number is added to every column
     bias: bool = False
@@ -119,6 +119,9 @@ class BlockScaledConfig:
     #: registers per thread that expands B, at most the 128 of the launch, of which it can only give
     #: up some; mma threads share what is left: 216 for 56, of which 128 are accumulators
     expander_registers: int = 56
+    #: type of C, one of SOURCE_BYTES; None: that of D, 16 bits. C of D's 16-bit type comes by way
+    #: of shared memory, any other straight from global memory, 2 columns per lane at a time
+    c_dtype: str | None = None
 
     def __post_init__(self):
         if self.tile_m not in (128, 256):
@@ -127,11 +130,8 @@ class BlockScaledConfig:
             raise ValueError(f"tile_n={self.tile_n} must be 64 or 128")
         if self.result not in RESULTS:
             raise ValueError(f"result={self.result!r} must be one of {', '.join(RESULTS)}")
-        if self.source and RESULTS[self.result] != "halves":
-            raise ValueError(
-                f"source=True with result={self.result!r}: C is read in tiles of 16-bit numbers of"
-                " the type of D, float16 or bfloat16"
-            )
+        c_dtype = checked_c_dtype(self.source, self.c_dtype, self.result)
+        object.__setattr__(self, "c_dtype", c_dtype)
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.gated and self.source:
@@ -169,6 +169,16 @@ class BlockScaledConfig:
     @property
     def gated(self):
         return self.activation == "gated_silu"
+
+    @property
+    def source_tiles(self):
+        """Whether tiles of C come to where D's will stand, by a warp that loads them."""
+        return self.source and self.c_dtype is None
+
+    @property
+    def source_bytes(self):
+        """Of an element of C that comes another way; 0 if there is none."""
+        return SOURCE_BYTES[self.c_dtype] if self.c_dtype else 0
 
     @property
     def m64_blocks(self):

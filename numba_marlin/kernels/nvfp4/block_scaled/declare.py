@@ -14,6 +14,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     BlockScaledConfig,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER, make, tensor_maps
+from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES
 
 
 def epilogue_factors(alpha: float, beta: float, inverse: float) -> dict[str, np.ndarray]:
@@ -48,6 +49,7 @@ KERNEL = KernelDefinition(
         ("d_map", "tensormap"),
         ("d", "u64"),
         ("sfd", "u64"),
+        ("c", "u64"),
         ("bias", "u64"),
         ("factors", "u64"),
         ("locks", "u64"),
@@ -66,6 +68,7 @@ KERNEL = KernelDefinition(
     takes=TakesOperands(
         results=tuple(RESULTS),
         sources=("float16", "bfloat16"),
+        c_dtypes=tuple(SOURCE_BYTES),
         bias=True,
         activations=ACTIVATIONS,
     ),

@@ -6,6 +6,8 @@ the type of D and store them.
   one; lane 0 copies them out by tensor stores, 16 rows of a panel (64 columns) each, which clip
   what lies outside D. Without C they go on while the main loop of the next tile begins; with C they
   are waited for at once, since the next C comes to the same place.
+  A C of another type than D's does not pass through shared memory: lanes load two columns of rows
+  g and g + 8 at a time from global memory, where they need them (``finish``).
 - float32: straight from registers, 8 bytes per lane, 32 contiguous in a row; lanes leave out rows
   from m and columns from n on.
 - block-scaled: ``quantize``, which leaves out the same.
@@ -31,7 +33,7 @@ def epilogue_verbs(lang, config, source_ring):
     """-> namespace with ``epilogue(shared, sums, outputs, corner, place, sizes, thread) -> place
     in the ring of C`` and ``drain(thread)``; the records are those of ``kernel`` and ``schedule``.
     ``flip`` is what the byte offset of a 16-byte chunk in a row is xored with, the swizzle.
-    source_ring: C's pipeline; ``cfg.source``: whether there is a C."""
+    source_ring: the pipeline of C's tiles; ``cfg.source_tiles``: whether there are such."""
     ptx, uint64, int32 = lang.ptx, lang.uint64, lang.int32
     cfg = lang.constants(config)
     halves, floats = config.kind == "halves", config.kind == "floats"
@@ -178,6 +180,13 @@ def epilogue_verbs(lang, config, source_ring):
             lane, column, n = thread.lane, corner.column, sizes.n
             inside = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16
             first = column + 2 * (lane % 4)
+            above, below = uint64(0), uint64(0)
+            if cfg.source_bytes > 0:
+                row = corner.row + inside + lane // 4
+                pitch = uint64(n) * cfg.source_bytes
+                place = outputs.c + (uint64(row) * pitch + uint64(first) * cfg.source_bytes)
+                above = place if row < sizes.m else uint64(0)
+                below = place + 8 * pitch if row + 8 < sizes.m else uint64(0)
             values = finish.finish(
                 sums[m64],
                 finish.FinishAt(
@@ -186,6 +195,8 @@ def epilogue_verbs(lang, config, source_ring):
                     left_from(first, n),
                     row_address(shared, inside, lane),
                     flip_of(lane),
+                    above,
+                    below,
                 ),
             )
             if cfg.gated:
@@ -222,13 +233,13 @@ def epilogue_verbs(lang, config, source_ring):
         inverse, sixth = ptx.ld_global_v2_f32(outputs.factors + 8)
         # Without C a tile's stores are waited for here, in the next epilogue, and had a main loop's
         # time. With C they were waited for below, before the place was given back to its loader.
-        if cfg.source:
+        if cfg.source_tiles:
             source_ring.wait_full(barriers, place)
         else:
             free_output(lane)
         factors = finish.Factors(alpha, beta, inverse, sixth)
         put_m64_blocks(shared, sums, outputs, factors, corner, sizes, thread)
-        if cfg.source:
+        if cfg.source_tiles:
             free_output(lane)
             if lane == 0:
                 source_ring.release(barriers, place)

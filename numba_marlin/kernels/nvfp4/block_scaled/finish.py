@@ -13,6 +13,10 @@ further product.) At ``factors`` stand four float32 numbers, ``declare.epilogue_
     inverse   1 / D's global scale, for an NVFP4 result; 1 for all others, which ignore it
     sixth     inverse / 6: an NVFP4 block's scale is its largest magnitude times this
 
+C of D's 16-bit type stands in shared memory, where ``load`` has brought it. C of any other type (of
+a D in FP4, above all) is read here from global memory: of a row the four lanes have 8 columns, of
+float32 a sector of 32 bytes. How long it takes was not measured.
+
 Accumulator 4 v + 2 h + e of lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column
 8 v + 2 t + e (h, e = 0, 1; g = 0 .. 7; t = 0 .. 3; v = 0 .. tile_n / 8 - 1).
 
@@ -61,18 +65,21 @@ def finish_verbs(lang, config):
     ``Factors``"""
     ptx, float32 = lang.ptx, lang.float32
     activate = activation_verb(lang, config.activation)
-    biased, sourced, gated = config.bias, config.source, config.gated
+    biased, sourced, gated = config.bias, config.source_tiles, config.gated
+    source_bytes = config.source_bytes
 
     # the numbers at ``factors``
     Factors = lang.record("Factors", "alpha beta inverse sixth")
 
     # factors; bias: address of the lane's first two numbers; left: how many columns A @ B^T has
     # from the lane's first on; row: address in shared memory of the lane's row of C for ldmatrix;
-    # flip: what the byte offset of a chunk in that row is xored with, the swizzle
-    FinishAt = lang.record("FinishAt", "factors bias left row flip")
+    # flip: what the byte offset of a chunk in that row is xored with, the swizzle; above, below:
+    # addresses of the lane's first number of C in rows g and g + 8, 0 for one that C does not have
+    # (of a C that comes straight from global memory)
+    FinishAt = lang.record("FinishAt", "factors bias left row flip above below")
 
     widen_low, widen_high = {"bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}.get(
-        config.result, (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high)
+        config.c_dtype or config.result, (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high)
     )
 
     @lang.device
@@ -80,6 +87,23 @@ def finish_verbs(lang, config):
         return ptx.fma_rn_f32(beta, widen_low(pair), v[0]), ptx.fma_rn_f32(
             beta, widen_high(pair), v[1]
         )
+
+    @lang.device
+    def pair_at(address):
+        """Two neighbours of C as float32."""
+        if source_bytes == 4:
+            return ptx.ld_global_v2_f32(address)
+        pair = ptx.ld_global_b32(address)
+        return widen_low(pair), widen_high(pair)
+
+    @lang.device
+    def add_from(v, beta, address, column, left):
+        """beta * C of two columns; nothing where C has none. n is a multiple of 8: they are both
+        inside or both outside."""
+        if address != 0 and left > column:
+            pair = pair_at(address + column * source_bytes)
+            v = ptx.fma_rn_f32(beta, pair[0], v[0]), ptx.fma_rn_f32(beta, pair[1], v[1])
+        return v
 
     @lang.device
     def add(v, other):
@@ -120,6 +144,14 @@ def finish_verbs(lang, config):
                     add_source(lower_left, beta, s[1]),
                     add_source(upper_right, beta, s[2]),
                     add_source(lower_right, beta, s[3]),
+                )
+            if source_bytes > 0:  # (numba-cuda-mlir takes an even number for false)
+                right = column + 8
+                upper_left, lower_left, upper_right, lower_right = (
+                    add_from(upper_left, beta, at.above, column, at.left),
+                    add_from(lower_left, beta, at.below, column, at.left),
+                    add_from(upper_right, beta, at.above, right, at.left),
+                    add_from(lower_right, beta, at.below, right, at.left),
                 )
             if biased:
                 first, second = bias_at(at, column), bias_at(at, column + 8)

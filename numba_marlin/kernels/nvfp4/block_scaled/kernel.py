@@ -11,11 +11,12 @@ u64, so it may be passed on and stand in a record.
 
     a_map, b_map       codes: A uint8 [m, k/2], B uint8 [n, k/2]; even k in the low nibble of a byte
     sfa_map, sfb_map   SFA and SFB, a byte each, in 128x4 order (formula: ``load``)
-    c_map, d_map       C [m, n] if it is added (the *source*) and D [m, n], where D is float16 or
-                       bfloat16
+    c_map, d_map       C [m, n] if it is added (the *source*) and has D's type, and D [m, n], where
+                       D is float16 or bfloat16
     d                  address of D where it is float32 or block-scaled
     sfd                address of D's scales, where D is block-scaled, in 128x4 order; filled with
                        zeros before the launch, since the kernel writes no padding
+    c                  address of C if it is added and has another type than D (``finish``)
     bias, factors      addresses of float32 [n] and float32 [4] (``finish``)
     locks              address of the tile counter (``schedule``), int32, zero before and after; the
                        host's name for the counters of any kernel, nothing is locked here
@@ -163,10 +164,10 @@ def make(lang, config):
     expanded = pipeline_verbs(
         lang, config.expanded_stages, producers=GROUP_WARPS, consumers=MMA_WARPS
     )
-    # C's, the *source*; made but not used where the flag ``config.source`` is False
+    # C's, the *source*; made but not used where the flag ``config.source_tiles`` is False
     source_ring = pipeline_verbs(lang, 1, producers=1, consumers=MMA_WARPS)
     # mma and expand warps, the loader, the loader of C if there is one
-    listeners = MMA_WARPS + GROUP_WARPS + 1 + config.source
+    listeners = MMA_WARPS + GROUP_WARPS + 1 + config.source_tiles
     schedule = schedule_verbs(lang, config, listeners)
     load = load_verbs(lang, config, schedule, packed, source_ring)
     expand = expand_verbs(lang, config, schedule, packed, expanded)
@@ -189,13 +190,13 @@ def make(lang, config):
 
     Maps = lang.record("Maps", "a b sfa sfb")
 
-    Outputs = lang.record("Outputs", "d_map d sfd bias factors")
+    Outputs = lang.record("Outputs", "d_map d sfd c bias factors")
 
     @lang.device
     def initialise(shared):
         packed.initialise(shared + cfg.packed_barriers)
         expanded.initialise(shared + cfg.expanded_barriers)
-        if cfg.source:
+        if cfg.source_tiles:
             source_ring.initialise(shared + cfg.source_barriers)
         schedule.initialise(shared + cfg.tile_barriers)
 
@@ -208,7 +209,7 @@ def make(lang, config):
                 load.load_operands(shared, maps, sizes)
             elif warp == SCHEDULER:
                 schedule.hand_out_tiles(shared, counter, sizes)
-            elif cfg.source and warp == EPILOGUE_LOAD:
+            elif cfg.source_tiles and warp == EPILOGUE_LOAD:
                 load.load_source(shared, c_map, sizes)
 
     @lang.device
@@ -235,7 +236,9 @@ def make(lang, config):
             number, tile_place = schedule.fetch_together(shared, tile_place, thread.lane)
         write.drain(thread)
 
-    def kernel(a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, bias, factors, locks, m, n, k):
+    def kernel(
+        a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, c, bias, factors, locks, m, n, k
+    ):
         sizes = Sizes(m, n, k)
         shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)  # rounded up
         if ptx.tid_x() == 0:
@@ -254,7 +257,7 @@ def make(lang, config):
             expand.expand_tiles(shared, sizes)
         else:
             rise_to_mma_registers()
-            multiply_tiles(shared, Outputs(d_map, d, sfd, bias, factors), sizes)
+            multiply_tiles(shared, Outputs(d_map, d, sfd, c, bias, factors), sizes)
 
     return kernel
 
@@ -303,6 +306,6 @@ def tensor_maps(config, m, n, k, a_stride):
     if config.kind != "halves":
         # a map must be passed, nobody reads it
         return {**maps, "c_map": maps["a_map"], "d_map": maps["a_map"]}
-    c_map = ("c", halves(n, config.tile_m)) if config.source else maps["a_map"]
+    c_map = ("c", halves(n, config.tile_m)) if config.source_tiles else maps["a_map"]
     d_map = ("d", halves(n // 2 if config.gated else n, 16))
     return {**maps, "c_map": c_map, "d_map": d_map}

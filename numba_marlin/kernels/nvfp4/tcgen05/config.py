@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from numba_marlin.hardware.architectures import BLACKWELL
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES, checked_c_dtype
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES
 from numba_marlin.layout.tcgen05 import (
     COLUMNS,
@@ -69,6 +70,7 @@ FORMATS = {
     "mxfp8-e4m3": (("mxf8f6f4", "1X"), "e4m3", "e8m0"),
 }
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+ACTIVATIONS = (None, "relu", "gelu", "silu")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,14 @@ class Tcgen05Config:
     format: str = "nvfp4"
     #: type of D, one of RESULT_BYTES
     result: str = "float16"
+    #: whether beta * C is added
+    source: bool = False
+    #: whether a float32 number is added to every column
+    bias: bool = False
+    #: one of ACTIVATIONS
+    activation: str | None = None
+    #: type of C, one of SOURCE_BYTES; None: that of D, 16 bits
+    c_dtype: str | None = None
 
     def __post_init__(self):
         if self.tile_n not in (128, 256):
@@ -92,6 +102,10 @@ class Tcgen05Config:
             raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
         if self.result not in RESULT_BYTES:
             raise ValueError(f"result={self.result!r} must be one of {', '.join(RESULT_BYTES)}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
+        c_dtype = checked_c_dtype(self.source, self.c_dtype, self.result)
+        object.__setattr__(self, "c_dtype", c_dtype)
         if self.stages < 2:
             raise ValueError(f"stages={self.stages} must be at least 2")
         if self.scales_tensor + self.stages * self.stage_columns > COLUMNS:
@@ -123,6 +137,16 @@ class Tcgen05Config:
     def stage_k(self):
         """Elements of k in a stage."""
         return STAGE_ROW * 8 // self.bits
+
+    @property
+    def source_dtype(self):
+        """Type of C; None if there is none."""
+        return (self.c_dtype or self.result) if self.source else None
+
+    @property
+    def source_bytes(self):
+        """Of an element of C; 0 if there is none."""
+        return SOURCE_BYTES[self.source_dtype] if self.source else 0
 
     @property
     def result_bytes(self):

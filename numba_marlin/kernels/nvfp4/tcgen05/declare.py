@@ -6,8 +6,10 @@ import numpy as np
 from numba_marlin.kernels.language.about import About, Demo, MachineCost, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import operand_stages
+from numba_marlin.kernels.nvfp4.source import HALVES, SOURCE_BYTES
 from numba_marlin.kernels.nvfp4.tcgen05 import choose
 from numba_marlin.kernels.nvfp4.tcgen05.config import (
+    ACTIVATIONS,
     ALIGNMENT,
     FORMATS,
     RESULT_BYTES,
@@ -31,7 +33,9 @@ KERNEL = KernelDefinition(
         ("sfa_map", "tensormap"),
         ("sfb_map", "tensormap"),
         ("d_map", "tensormap"),
-        ("alpha", "u64"),
+        ("c", "u64"),
+        ("bias", "u64"),
+        ("factors", "u64"),
         ("m", "i32"),
         ("n", "i32"),
         ("k", "i32"),
@@ -43,8 +47,15 @@ KERNEL = KernelDefinition(
     tensor_maps=tensor_maps,
     waits=False,
     min_arch="sm_100a",
-    takes=TakesOperands(formats=tuple(FORMATS), results=tuple(RESULT_BYTES)),
-    factors=lambda alpha, beta, inverse: {"alpha": np.array([alpha], np.float32)},
+    takes=TakesOperands(
+        formats=tuple(FORMATS),
+        results=tuple(RESULT_BYTES),
+        sources=HALVES,
+        c_dtypes=tuple(SOURCE_BYTES),
+        bias=True,
+        activations=ACTIVATIONS,
+    ),
+    factors=lambda alpha, beta, inverse: {"factors": np.array([alpha, beta], np.float32)},
     chooser=choose,
     about=About(
         sections={

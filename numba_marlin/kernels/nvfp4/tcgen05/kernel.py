@@ -1,11 +1,12 @@
 """The Blackwell kernel: block-scaled tensor cores (``tcgen05``), operands by TMA, sums and scales
 in tensor memory. sm_100a.
 
-``D[m, n] = alpha * (A * SFA) @ (B * SFB)^T``; parameters: tensor maps (``tensor_maps``) of a uint8
-[m, k * bits / 8] and b uint8 [n, k * bits / 8] (bits of an element, 4 or 8; k contiguous; of two
-FP4 in a byte the low nibble comes first), of sfa and sfb, their scales in 128x4 order
-(``layout.block_scales``), and of d [m, n]; alpha, float32 [1], which contains both global scales,
-as an address; m, n, k as int32. m is any, k a multiple of 32 and n of 8: TMA wants rows of 16
+``D[m, n] = activation(alpha * (A * SFA) @ (B * SFB)^T + beta * C + bias)``; parameters: tensor maps
+(``tensor_maps``) of a uint8 [m, k * bits / 8] and b uint8 [n, k * bits / 8] (bits of an element, 4
+or 8; k contiguous; of two FP4 in a byte the low nibble comes first), of sfa and sfb, their scales
+in 128x4 order (``layout.block_scales``), and of d [m, n]; addresses of C [m, n] and of the bias,
+float32 [n], if they are added, and of factors, float32 [2]: alpha, which contains both global
+scales, and beta; m, n, k as int32. m is any, k a multiple of 32 and n of 8: TMA wants rows of 16
 bytes, of FP4 and of D. The host checks both: ``problems.operands``.
 
 **Who does what.** Persistent: of tiles of 128 x tile_n, numbered along m first, so that blocks that
@@ -20,8 +21,8 @@ each other by mbarriers only:
               1 thread   full: a stage    memory; four products per    full: the sums
                                           stage                        (tcgen05.commit)
     epilogue  warps 0-3  full: sums       tensor memory -> registers,  empty: the sums
-                                          times alpha -> shared        (an arrival per warp)
-                                          memory -> D
+                                          finished (``output``) ->     (an arrival per warp)
+                                          shared memory -> D
 
 A product is 128 x tile_n x 32 bytes of k: one thread issues it for all. The mma warp also allocates
 tensor memory and gives it back, all 512 columns, so an SM has one block at a time.
@@ -125,7 +126,7 @@ MULTIPLY = {
 
 def make(lang, config):
     cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
-    uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
+    uint32, uint64, int32, float32 = lang.uint32, lang.uint64, lang.int32, lang.float32
     cfg = lang.constants(config)
     # of a product whose scales are in byte 0 of their words
     instruction_descriptor = config.instruction_descriptor(0)
@@ -145,6 +146,9 @@ def make(lang, config):
     Tile = lang.record("Tile", "row column")
 
     Maps = lang.record("Maps", "a b sfa sfb")
+
+    # map of D; alpha, beta; addresses of C and of the bias
+    Outputs = lang.record("Outputs", "d_map alpha beta c bias")
 
     @lang.device
     def work_of(sizes):
@@ -279,9 +283,8 @@ def make(lang, config):
             number = next_number(number)
 
     @lang.device
-    def finish_tiles(shared, tensor, d_map, alpha, sizes):
+    def finish_tiles(shared, tensor, outputs, sizes):
         work, sum_barriers = work_of(sizes), shared + cfg.sum_barriers
-        factor = ptx.ld_global_f32(alpha)
         warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
         # Lanes of tensor memory are rows of the tile. Warp w may load lanes 32 (w % 4) to
         # 32 (w % 4) + 31 only: so the epilogue has warps 0 to 3. Warp w begins at lane 32 w, in an
@@ -295,7 +298,7 @@ def make(lang, config):
             tile = tile_of(number, work)
             own_rows = Tile(tile.row + warp * 32, tile.column)
             accumulator = own_lanes + sums_place.stage * cfg.tile_n
-            output.store_tile(own_results, d_map, accumulator, own_rows, factor, lane)
+            output.store_tile(own_results, outputs, accumulator, own_rows, sizes, lane)
             # all the warp's sums of the tile have been loaded from tensor memory
             ptx.tcgen05_fence_before_thread_sync()
             ptx.bar_warp_sync(ALL_LANES)
@@ -307,7 +310,7 @@ def make(lang, config):
             # shared memory must outlive it; D is complete when the grid is
             output.wait_for_store()
 
-    def kernel(a_map, b_map, sfa_map, sfb_map, d_map, alpha, m, n, k):
+    def kernel(a_map, b_map, sfa_map, sfb_map, d_map, c, bias, factors, m, n, k):
         sizes = Sizes(m, n, k)
         shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)  # rounded up
         warp, leads = ptx.tid_x() // 32, ptx.tid_x() % 32 == 0
@@ -328,7 +331,9 @@ def make(lang, config):
             if leads:
                 multiply_tiles(shared, tensor, sizes)
         else:
-            finish_tiles(shared, tensor, d_map, alpha, sizes)
+            alpha = ptx.ld_global_f32(factors)
+            beta = ptx.ld_global_f32(factors + 4) if cfg.source else float32(0)
+            finish_tiles(shared, tensor, Outputs(d_map, alpha, beta, c, bias), sizes)
         # Of warps 4 and 5 the 31 lanes without a role come here at once: they wait for the one that
         # has one, since only whole warps may come to syncthreads. After that the epilogue is done
         # with tensor memory too, and it may be given back.
