@@ -44,12 +44,7 @@ class Conflicts:
         self.checks = execution.checks
         self.apart = False  # whether lanes of a warp may take turns within an instruction
         self.clocks = Clocks(placement, blocks)
-        clusters = {
-            number: index
-            for index, group in enumerate(execution.cluster.groups())
-            for number in group
-        }
-        self.messages = Messages(self.clocks, clusters.__getitem__)
+        self.messages = Messages(self.clocks, execution.cluster.groups())
         self.remote = any(
             "shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions
         )
@@ -60,7 +55,7 @@ class Conflicts:
         self.buffers: dict[int, Shadow] = {}
         self.orders = [order_of(ins) for ins in kernel.instructions]
         self.number = [0] * placement.slots
-        self.before = self.clocks.column()
+        self.before = self.clocks.before
         self.report = Reporter(execution, self)
 
     def watch(self, access: Access) -> None:
@@ -140,7 +135,7 @@ class Conflicts:
             return
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
+        late = (self.clocks.knows(rows, threads, who) < marks.clock_of(before)) & (who != threads)
         if late.any():
             strong = self._strong(before, threads, way)
             if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):

@@ -10,18 +10,18 @@ phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from numba_marlin.emulator.ordering.clocks import Clocks
+from numba_marlin.emulator.ordering.news import NOTHING, News, Unions
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.text.program import Instruction
 
 CTA, CLUSTER, GPU = 1, 2, 3
+EVERYONE = -1  # in place of a sender: all who have released for the GPU
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
-Left = dict  # (scope, block number) -> vector clock
+Key = tuple[int, int]  # scope, number of the sender's block
 
 
 class Order(NamedTuple):
@@ -57,32 +57,70 @@ def order_of(ins: Instruction) -> Order:
     )
 
 
-def leave(left: Left, key: tuple, news: np.ndarray) -> None:
-    held = left.get(key)
-    if held is None:
-        left[key] = news
-        return
-    if len(held) < len(news):
-        held = np.pad(held, (0, len(news) - len(held)))
-    left[key] = held.copy()
-    left[key][: len(news)] = np.maximum(held[: len(news)], news)
+class Left:
+    """What releases have left at a place: ``of`` each sender, and together what was left for the
+    whole GPU, ``everyone``: of a barrier of the grid all blocks take what all have left."""
+
+    def __init__(self, unions: Unions) -> None:
+        self.unions = unions
+        self.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.of)
+
+    def clear(self) -> None:
+        self.of: dict[Key, News] = {}
+        self.everyone, self.narrow, self.merged = NOTHING, False, None
+
+    def add(self, key: Key, news: News) -> None:
+        held = self.of.get(key)
+        self.of[key] = news if held is None else self.unions.both(held, news)
+        if key[0] != GPU:
+            self.narrow = True
+        elif self.merged is not None and news.of is self.merged:
+            self.everyone = self.unions.with_page(self.everyone, news)
+        else:
+            self.everyone, self.merged = self.unions.both(self.everyone, news), news.of
+
+    def heard(self, blocks: Iterable[int]) -> Iterator[tuple[Key, News]]:
+        """What there is for a reader to hear; ``blocks``: those of its cluster, to whom releases
+        for the GPU speak in a narrower scope too."""
+        if self.everyone is not NOTHING:
+            yield (GPU, EVERYONE), self.everyone
+            for block in blocks:
+                if (GPU, block) in self.of:
+                    yield (GPU, block), self.of[GPU, block]
+        if self.narrow:
+            yield from ((key, news) for key, news in self.of.items() if key[0] != GPU)
+
+    def tells(self, clocks: Clocks, who: int, clock: int) -> bool:
+        return any(clocks.clock_in(news, who) >= clock for news in self.of.values())
 
 
 class Messages:
-    """``cluster_of(block number)``. ``unheard``: thread -> what it has read without acquiring it,
-    for a fence to come."""
+    """``clusters``: the blocks of each. ``unheard``: thread -> what it has read without acquiring
+    it, for a fence to come; ``fenced``: thread -> scope of its last fence, and what it knew and its
+    clock then."""
 
-    def __init__(self, clocks: Clocks, cluster_of: Callable[[int], int]) -> None:
-        self.clocks, self.cluster_of = clocks, cluster_of
+    def __init__(self, clocks: Clocks, clusters: list[list[int]]) -> None:
+        self.clocks = clocks
+        self.members = {number: group for group in clusters for number in group}
         self.places: dict[tuple, Left] = {}
-        self.unheard: dict[int, Left] = {}
-        self.fenced: dict[int, tuple[int, np.ndarray, int]] = {}
+        self.unheard: dict[int, dict[Key, News]] = {}
+        self.fenced: dict[int, tuple[int, News, int]] = {}
+
+    def left(self) -> Left:
+        return Left(self.clocks.unions)
+
+    def cluster_of(self, block: int) -> int:
+        return self.members[block][0]
 
     def spans(self, scope: int, block: int, other: int) -> bool:
         return (
             scope == GPU
             or block == other
             or scope == CLUSTER
+            and EVERYONE not in (block, other)
             and self.cluster_of(block) == self.cluster_of(other)
         )
 
@@ -94,19 +132,19 @@ class Messages:
         """A write by ``lanes`` (of one block) that reads may synchronise with."""
         block = self.block_of(lanes)
         if order.releases:
-            leave(left, (order.scope, block), self.clocks.release(lanes))
+            left.add((order.scope, block), self.clocks.release(lanes))
         elif self.fenced:
             for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                 if thread in self.fenced:
                     scope, news, clock = self.fenced[thread]
-                    news = news.copy()
-                    news[thread] = clock
-                    leave(left, (scope, block), news)
+                    page = news.page.copy()
+                    page[thread - block * self.clocks.per_block] = clock
+                    left.add((scope, block), news._replace(page=page))
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
         """A read by ``lanes`` (of one block) of what was left."""
         block = self.block_of(lanes)
-        for key, news in left.items():
+        for key, news in left.heard(self.members[block]):
             scope, sender = key
             if (
                 order.acquires
@@ -116,7 +154,9 @@ class Messages:
                 self.clocks.acquire(lanes, news)
             else:
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                    leave(self.unheard.setdefault(thread, {}), key, news)
+                    heard = self.unheard.setdefault(thread, {})
+                    held = heard.get(key)
+                    heard[key] = news if held is None else self.clocks.unions.both(held, news)
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -136,7 +176,9 @@ class Messages:
         if reads and key in self.places:
             self.receive(self.places[key], lanes, order)
         if writes:
-            left = self.places.setdefault(key, {})
+            left = self.places.get(key)
+            if left is None:
+                left = self.places[key] = self.left()
             if not reads:
                 left.clear()
             self.send(left, lanes, order)

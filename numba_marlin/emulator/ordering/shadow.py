@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-PC_BITS, WAY_BITS, CLOCK_BITS, WHO_BITS = 15, 3, 24, 21
+PC_BITS, WAY_BITS, CLOCK_BITS, WHO_BITS = 15, 3, 22, 23
 WAY_SHIFT, CLOCK_SHIFT, WHO_SHIFT = PC_BITS, PC_BITS + WAY_BITS, PC_BITS + WAY_BITS + CLOCK_BITS
 
 # How: ordinary; atomic or otherwise strong, by scope; by an object that orders itself (mbarrier);
