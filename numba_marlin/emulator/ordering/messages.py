@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from numba_marlin.emulator.ordering.clocks import Clocks
 from numba_marlin.emulator.ordering.news import NOTHING, News, Unions
 from numba_marlin.emulator.state.lanes import Lanes
@@ -70,6 +72,7 @@ class Left:
 
     def clear(self) -> None:
         self.of: dict[Key, News] = {}
+        self.since = object()  # what is left since then only grows
         self.everyone, self.narrow, self.merged = NOTHING, False, None
 
     def add(self, key: Key, news: News) -> None:
@@ -99,15 +102,16 @@ class Left:
 
 class Messages:
     """``clusters``: the blocks of each. ``unheard``: thread -> what it has read without acquiring
-    it, for a fence to come; ``fenced``: thread -> scope of its last fence, and what it knew and its
-    clock then."""
+    it, for a fence to come, and ``Left.since`` then; ``fenced``: thread -> scope of its last fence,
+    and what it knew and its clock then; ``has_fenced`` [threads] says who is there."""
 
     def __init__(self, clocks: Clocks, clusters: list[list[int]]) -> None:
         self.clocks = clocks
         self.members = {number: group for group in clusters for number in group}
         self.places: dict[tuple, Left] = {}
-        self.unheard: dict[int, dict[Key, News]] = {}
+        self.unheard: dict[int, dict[Key, tuple[News, object]]] = {}
         self.fenced: dict[int, tuple[int, News, int]] = {}
+        self.has_fenced = np.zeros(clocks.threads, bool)
 
     def left(self) -> Left:
         return Left(self.clocks.unions)
@@ -143,20 +147,25 @@ class Messages:
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
         """A read by ``lanes`` (of one block) of what was left."""
-        block = self.block_of(lanes)
+        block, all_known = self.block_of(lanes), False
         for key, news in left.heard(self.members[block]):
             scope, sender = key
+            if all_known and scope == GPU:
+                continue
             if (
                 order.acquires
                 and self.spans(scope, sender, block)
                 and self.spans(order.scope, block, sender)
             ):
                 self.clocks.acquire(lanes, news)
+                all_known |= sender == EVERYONE
             else:
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                     heard = self.unheard.setdefault(thread, {})
-                    held = heard.get(key)
-                    heard[key] = news if held is None else self.clocks.unions.both(held, news)
+                    held, since = heard.get(key, (NOTHING, left.since))
+                    if since is not left.since:
+                        news = self.clocks.unions.both(held, news)
+                    heard[key] = news, left.since
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -167,9 +176,10 @@ class Messages:
                 block, lane = thread // self.clocks.per_block, lanes.narrow(threads == thread)
                 for key in list(self.unheard[thread]):
                     if self.spans(key[0], key[1], block) and self.spans(scope, block, key[1]):
-                        self.clocks.acquire(lane, self.unheard[thread].pop(key))
+                        self.clocks.acquire(lane, self.unheard[thread].pop(key)[0])
         for thread, (news, clock) in self.clocks.snapshots(lanes).items():
             self.fenced[thread] = scope, news, clock
+        self.has_fenced[self.clocks.thread_of[lanes.sel]] = True
 
     def at(self, key: tuple, lanes: Lanes, order: Order, reads: bool, writes: bool) -> None:
         """A strong access by ``lanes`` of one block to one place."""
@@ -186,5 +196,6 @@ class Messages:
     def forget(self, threads: range) -> None:
         """These threads have ended."""
         for held in (self.unheard, self.fenced):
-            for thread in [thread for thread in held if thread in threads]:
-                del held[thread]
+            if held:
+                for thread in threads:
+                    held.pop(thread, None)

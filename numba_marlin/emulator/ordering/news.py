@@ -66,19 +66,22 @@ class Unions:
         """All that either says; one of them itself where it does."""
         if other is one or not other:
             return one
-        if not one or self._holds(other, one):
+        if not one or self._remembered(other, one):
             return other
-        if self._holds(one, other):
+        if self._remembered(one, other) or self._holds(one, other):
             return one
+        if self._holds(other, one):
+            return other
         union = dict(one)
         for block, page in other.items():
             held = union.get(block)
             union[block] = page if held is None else later(held, page)
         return union
 
+    def _remembered(self, larger: Pages, smaller: Pages) -> bool:
+        return self.last[0] is larger and self.last[1] is smaller
+
     def _holds(self, larger: Pages, smaller: Pages) -> bool:
-        if self.last[0] is larger and self.last[1] is smaller:
-            return True
         if len(smaller) > len(larger):
             return False
         for block, page in smaller.items():

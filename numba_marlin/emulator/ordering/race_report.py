@@ -234,7 +234,7 @@ class Reporter:
             return "missing-barrier"
         if first_way in marks.SCOPES and way in marks.SCOPES:
             return "narrow-scope"
-        for (scope, sender), news in self.order.messages.unheard.get(second, {}).items():
+        for (scope, sender), (news, _) in self.order.messages.unheard.get(second, {}).items():
             if clocks.clock_in(news, who) >= clock:
                 return (
                     "missing-acquire"
