@@ -76,11 +76,30 @@ class Barriers:
             else:
                 state.waiting.append((path, pc, end))
             touched.setdefault((slot, number), []).append(path)
-        for key, coming in touched.items():
-            if self.races is not None:
-                self.states[key].known = self.races.arrive(self.states[key].known, coming)
+        if self.races is not None:
+            whole = []
+            if end.kind != "arrive":
+                whole = [key for key, coming in touched.items() if self._all(key, coming)]
+            met = self.races.meet([slot for slot, _ in whole]) if whole else set()
+            at_once = {key for key in whole if key[0] in met}
+            for key, coming in touched.items():
+                if key not in at_once:
+                    self.states[key].known = self.races.arrive(self.states[key].known, coming)
+        for key in touched:
             released += self._complete(key)
         return going_on, released
+
+    def _all(self, key: tuple[int, int], coming: list[Path]) -> bool:
+        """Whether the paths that come are all threads of the block, and complete its barrier."""
+        state, per_block = self.states[key], self.placement.warps_per_block
+        return (
+            len(coming) == len(state.waiting) == per_block
+            and state.known is None
+            and state.expected in (None, per_block * WARP)
+            and all(
+                path.mask == self.placement.initial_mask[path.warp % per_block] for path in coming
+            )
+        )
 
     def recheck(self, slots: set[int]) -> list[tuple[int, Path]]:
         """Lanes of ``slots`` have exited: barriers that were waiting only for them complete."""

@@ -26,6 +26,7 @@ from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
 NOTHING = 0  # the row of a thread that has acquired nothing
 FIRST_ROWS, FIRST_COLUMNS = 32, 8
+NO_PAGES: dict = {}
 
 
 class Clocks:
@@ -141,7 +142,7 @@ class Clocks:
         for row, block, mine in self._groups(rows, threads):
             page = self.own[row].copy()
             page[threads[mine] - block * self.per_block] = self.clock[threads[mine]]
-            told = News(self.others.get(row, {}), block, page)
+            told = News(self.others.get(row, NO_PAGES), block, page)
             news = told if news.page is None and not news.of else self.unions.both(news, told)
         self.clock[threads] += 1
         return news
@@ -151,7 +152,7 @@ class Clocks:
         rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
         found = {}
         for row, block, mine in self._groups(rows, threads):
-            news = News(self.others.get(row, {}), block, self.own[row].copy())
+            news = News(self.others.get(row, NO_PAGES), block, self.own[row].copy())
             for thread, clock in zip(threads[mine].tolist(), self.clock[threads[mine]].tolist()):
                 found[thread] = news, clock
         self.clock[threads] += 1
@@ -162,10 +163,10 @@ class Clocks:
         threads, before = self.thread_of[lanes.sel], 0
         if self.awaited:
             before = max(int(page[self.per_block]) for _, page in news.pages())
-        part = np.array(self.row_of[lanes.sel])  # no view
+        part, last = np.array(self.row_of[lanes.sel]), {}  # no view
         for row, block, mine in self._groups(part.reshape(-1), threads.reshape(-1)):
             old = own = self.own[row]
-            page, held = news.about(block), self.others.get(row, {})
+            page, held = news.about(block), self.others.get(row, NO_PAGES)
             if page is not None:
                 own = later(own, page)
             if before > own[self.per_block]:
@@ -174,43 +175,53 @@ class Clocks:
             others = self.unions.of(held, news.of)
             if news.block not in (block, NOBODY):
                 others = self.unions.with_page(News(others), News({}, news.block, news.page)).of
-            if own is old and others is held:
-                continue
-            users = np.count_nonzero(self.row_of[self.rows_of(self.slot_of[block])] == row)
-            new = row if row != NOTHING and users == np.count_nonzero(mine) else self._new_row()
-            self.own[new] = own
-            if others:
-                self.others[new] = others
-            part.reshape(-1)[mine] = new
-            self.row_of[lanes.sel] = part
+            twin, target = last.get(block), row
+            if (
+                twin is not None
+                and self.others.get(twin, NO_PAGES) is others
+                and np.array_equal(self.own[twin], own)
+            ):
+                target = twin
+            elif own is not old or others is not held:
+                users = np.count_nonzero(self.row_of[self.rows_of(self.slot_of[block])] == row)
+                if row == NOTHING or users != np.count_nonzero(mine):
+                    target = self._new_row()
+                self.own[target] = own
+                if others:
+                    self.others[target] = others
+            last[block] = target
+            if target != row:
+                part.reshape(-1)[mine] = target
+                self.row_of[lanes.sel] = part
 
-    def meet(self, warps: np.ndarray) -> None:
-        """All threads of each group of ``warps`` [groups, warps of a group], which share a row,
-        tell each other what they have done: as a release by all and an acquire by all."""
-        rows, threads = self.row_of[warps[:, 0], 0], self.thread_of[warps]
-        count = len(warps)
-        threads = threads.reshape(count, -1)
-        used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
-        shared = (used[rows] > threads.shape[1]) | (rows == NOTHING)
-        if shared.any():
-            new = rows.copy()
-            for index in np.flatnonzero(shared).tolist():
-                new[index] = self._new_row()
-                # at once, so that it counts as used
-                self.row_of[warps[index]] = new[index]
-                held = self.others.get(int(rows[index]))
-                if held:
-                    self.others[int(new[index])] = held
-            self.own[new[shared]] = self.own[rows[shared]]
-            rows = new
-        first = threads[:, :1] // self.per_block * self.per_block
-        self.own[rows[:, None], threads - first] = self.clock[threads]
-        self.clock[threads] += 1
-
-    def share_rows(self, warps: np.ndarray) -> np.ndarray:
-        """Of which groups of ``warps`` [groups, warps] all threads share one row."""
+    def meet(self, warps: np.ndarray) -> np.ndarray:
+        """All threads of each group of ``warps`` [groups, warps of a group], of one block, tell
+        each other what they have done, as a release by all and an acquire by all; at once for all
+        groups. Returns for which groups [groups] that was done: where a group's threads know of
+        other things than each other, and not the same, it is not."""
         rows = self.row_of[warps].reshape(len(warps), -1)
-        return (rows == rows[:, :1]).all(axis=1)
+        apart = (rows != rows[:, :1]).any(axis=1)
+        done = ~apart
+        if apart.any() and rows.shape[1] == self.per_block and self.columns == self.threads + 1:
+            done |= ~np.isin(rows, list(self.others)).any(axis=1)
+        if not done.any():
+            return done
+        warps, row, apart = warps[done], rows[done, 0], apart[done]
+        used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
+        fresh = np.flatnonzero((row == NOTHING) | (used[row] > rows.shape[1]) | apart)
+        old = row[fresh]
+        for index in fresh.tolist():
+            row[index] = self._new_row()
+            self.row_of[warps[index]] = row[index]
+        for index, before in zip(fresh.tolist(), old.tolist()):
+            if before in self.others:
+                self.others[int(row[index])] = self.others[before]
+        self.own[row[fresh]] = self.own[old]
+        threads = self.thread_of[warps].reshape(len(warps), -1)
+        first = threads[:, :1] // self.per_block * self.per_block
+        self.own[row[:, None], threads - first] = self.clock[threads]
+        self.clock[threads] += 1
+        return done
 
     def learn(self, lanes: Lanes, column: int, count: int) -> None:
         """``lanes`` have seen what belongs to ``column`` up to ``count``."""

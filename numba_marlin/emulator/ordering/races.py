@@ -81,9 +81,17 @@ class HappensBefore(Conflicts):
             self.messages.forget(range(before, before + self.clocks.per_block))
             self.number[slot] = number
             self.clocks.place(slot, number)
-            self.shared.forget(slot * stride, (slot + 1) * stride)
+            self._forget(slot * stride, (slot + 1) * stride)
             for warp in range(slot * per_block, (slot + 1) * per_block):
                 self.products.pop(warp, None)
+
+    def _forget(self, start: int, stop: int) -> None:
+        """A new block gets the shared memory [start, stop)."""
+        if self.shared.touched:
+            units = slice(start // self.shared.unit, stop // self.shared.unit)
+            for unit in np.flatnonzero(self.shared.objects[units]).tolist():
+                self.messages.places.pop((id(self.shared), units.start + unit), None)
+        self.shared.forget(start, stop)
 
     def block_ended(self, slot: int) -> None:
         """Race unless some thread of the block in ``slot`` knows of all that other blocks did to
@@ -123,6 +131,13 @@ class HappensBefore(Conflicts):
         news = self.clocks.release(self.lanes_of(paths))
         return news if left is None else self.clocks.unions.both(left, news)
 
+    def meet(self, slots: list[int]) -> set[int]:
+        """All threads of the blocks in ``slots`` have come to a barrier at once; returns of which
+        slots this is all there is to do: ``arrive`` and ``leave`` are for the others."""
+        per_block, numbers = self.placement.warps_per_block, np.array(slots, np.intp)
+        done = self.clocks.meet(numbers[:, None] * per_block + np.arange(per_block))
+        return set(numbers[done].tolist())
+
     def leave(self, left: News | None, paths: Iterable[Path]) -> None:
         """``paths`` leave a barrier that has completed."""
         paths = list(paths)
@@ -130,6 +145,11 @@ class HappensBefore(Conflicts):
             self.clocks.acquire(self.lanes_of(paths), left)
 
     def warp_barrier(self, lanes: Lanes) -> None:
+        if lanes.full:
+            rest = ~self.clocks.meet(lanes.warps[:, None])
+            if not rest.any():
+                return
+            lanes = Lanes(self.placement, lanes.warps[rest], None)
         for warp, mask in lanes.masks_by_warp().items():
             part = Lanes.of(self.placement, [warp], None if mask == FULL else [mask])
             self.clocks.acquire(part, self.clocks.release(part))
