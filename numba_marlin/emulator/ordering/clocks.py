@@ -202,20 +202,24 @@ class Clocks:
         rows = self.row_of[warps].reshape(len(warps), -1)
         apart = (rows != rows[:, :1]).any(axis=1)
         done = ~apart
-        if apart.any() and rows.shape[1] == self.per_block and self.columns == self.threads + 1:
-            done |= ~np.isin(rows, list(self.others)).any(axis=1)
+        if rows.shape[1] == self.per_block and self.columns == self.threads + 1:
+            done[:] = True  # of their block they know all there is to know now
         if not done.any():
             return done
-        warps, row, apart = warps[done], rows[done, 0], apart[done]
+        warps, rows, apart = warps[done], rows[done], apart[done]
+        row = rows[:, 0].copy()
         used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
         fresh = np.flatnonzero((row == NOTHING) | (used[row] > rows.shape[1]) | apart)
         old = row[fresh]
         for index in fresh.tolist():
+            others = NO_PAGES
+            if self.others:
+                for each in set(rows[index].tolist()):
+                    others = self.unions.of(others, self.others.get(each, NO_PAGES))
             row[index] = self._new_row()
             self.row_of[warps[index]] = row[index]
-        for index, before in zip(fresh.tolist(), old.tolist()):
-            if before in self.others:
-                self.others[int(row[index])] = self.others[before]
+            if others:
+                self.others[int(row[index])] = others
         self.own[row[fresh]] = self.own[old]
         threads = self.thread_of[warps].reshape(len(warps), -1)
         first = threads[:, :1] // self.per_block * self.per_block

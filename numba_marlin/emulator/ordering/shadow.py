@@ -161,7 +161,7 @@ class LargeShadow(Shadow):
         """As many rows of zeros."""
         free = np.concatenate([*self.free, np.zeros(0, np.int32)])
         if len(free) < count:
-            start, more = len(self.crowds), max(count, len(self.crowds))
+            start, more = len(self.crowds), max(count, len(self.crowds) // 2)
             self.crowds = np.concatenate([self.crowds, np.zeros((more, self.readers), np.int64)])
             free = np.concatenate([free, np.arange(start, start + more, dtype=np.int32)])
         self.free = [free[count:]]
