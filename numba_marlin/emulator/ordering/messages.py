@@ -10,7 +10,8 @@ phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,9 @@ from numba_marlin.emulator.text.program import Instruction
 CTA, CLUSTER, GPU = 1, 2, 3
 EVERYONE = -1  # in place of a sender: all who have released for the GPU
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
+LONGEST_LOG = 1 << 12
 Key = tuple[int, int]  # scope, number of the sender's block
+Tell = Callable[[], News]
 
 
 class Order(NamedTuple):
@@ -59,42 +62,59 @@ def order_of(ins: Instruction) -> Order:
     )
 
 
+def told(news: News) -> News:
+    return news
+
+
+class Log:
+    """What was left for the whole GPU at a place, one after the other, behind ``base``."""
+
+    def __init__(self, unions: Unions, base: News = NOTHING) -> None:
+        self.unions, self.base = unions, base
+        self.items: list[News] = []
+        self.made = 0, base  # how many are in what was made of them last, and that
+
+    def until(self, count: int) -> News:
+        """The first ``count`` of them together."""
+        done, news = self.made if self.made[0] <= count else (0, self.base)
+        if done < count:
+            self.made = count, self.unions.all(news, self.items[done:count])
+        else:
+            self.made = done, news
+        return self.made[1]
+
+
 class Left:
-    """What releases have left at a place: ``of`` each sender, and together what was left for the
-    whole GPU, ``everyone``: of a barrier of the grid all blocks take what all have left."""
+    """What releases have left at a place: ``of`` each sender, and in ``log`` what was left for the
+    whole GPU: at a barrier of the grid all blocks take what all have left."""
 
     def __init__(self, unions: Unions) -> None:
         self.unions = unions
         self.clear()
 
-    def __bool__(self) -> bool:
-        return bool(self.of)
-
     def clear(self) -> None:
         self.of: dict[Key, News] = {}
         self.since = object()  # what is left since then only grows
-        self.everyone, self.narrow, self.merged = NOTHING, False, None
+        self.log, self.narrow = Log(self.unions), False
 
     def add(self, key: Key, news: News) -> None:
         held = self.of.get(key)
         self.of[key] = news if held is None else self.unions.both(held, news)
         if key[0] != GPU:
             self.narrow = True
-        elif self.merged is not None and news.of is self.merged:
-            self.everyone = self.unions.with_page(self.everyone, news)
-        else:
-            self.everyone, self.merged = self.unions.both(self.everyone, news), news.of
+            return
+        if len(self.log.items) == LONGEST_LOG:
+            self.log = Log(self.unions, self.log.until(LONGEST_LOG))
+        self.log.items.append(news)
 
-    def heard(self, blocks: Iterable[int]) -> Iterator[tuple[Key, News]]:
+    def heard(self, blocks: Iterable[int]) -> Iterator[tuple[Key, Tell]]:
         """What there is for a reader to hear; ``blocks``: those of its cluster, to whom releases
         for the GPU speak in a narrower scope too."""
-        if self.everyone is not NOTHING:
-            yield (GPU, EVERYONE), self.everyone
-            for block in blocks:
-                if (GPU, block) in self.of:
-                    yield (GPU, block), self.of[GPU, block]
-        if self.narrow:
-            yield from ((key, news) for key, news in self.of.items() if key[0] != GPU)
+        if self.log.items:
+            yield (GPU, EVERYONE), partial(self.log.until, len(self.log.items))
+        for key in self.of if self.narrow else ((GPU, block) for block in blocks):
+            if key in self.of and (key[0] != GPU or key[1] in blocks):
+                yield key, partial(told, self.of[key])
 
     def tells(self, clocks: Clocks, who: int, clock: int) -> bool:
         return any(clocks.clock_in(news, who) >= clock for news in self.of.values())
@@ -109,7 +129,7 @@ class Messages:
         self.clocks = clocks
         self.members = {number: group for group in clusters for number in group}
         self.places: dict[tuple, Left] = {}
-        self.unheard: dict[int, dict[Key, tuple[News, object]]] = {}
+        self.unheard: dict[int, dict[Key, tuple[Tell, object]]] = {}
         self.fenced: dict[int, tuple[int, News, int]] = {}
         self.has_fenced = np.zeros(clocks.threads, bool)
 
@@ -148,7 +168,7 @@ class Messages:
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
         """A read by ``lanes`` (of one block) of what was left."""
         block, all_known = self.block_of(lanes), False
-        for key, news in left.heard(self.members[block]):
+        for key, tell in left.heard(self.members[block]):
             scope, sender = key
             if all_known and scope == GPU:
                 continue
@@ -157,15 +177,15 @@ class Messages:
                 and self.spans(scope, sender, block)
                 and self.spans(order.scope, block, sender)
             ):
-                self.clocks.acquire(lanes, news)
+                self.clocks.acquire(lanes, tell())
                 all_known |= sender == EVERYONE
             else:
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                     heard = self.unheard.setdefault(thread, {})
-                    held, since = heard.get(key, (NOTHING, left.since))
+                    held, since = heard.get(key, (tell, left.since))
                     if since is not left.since:
-                        news = self.clocks.unions.both(held, news)
-                    heard[key] = news, left.since
+                        held = partial(told, self.clocks.unions.both(held(), tell()))
+                    heard[key] = tell if since is left.since else held, left.since
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -176,7 +196,7 @@ class Messages:
                 block, lane = thread // self.clocks.per_block, lanes.narrow(threads == thread)
                 for key in list(self.unheard[thread]):
                     if self.spans(key[0], key[1], block) and self.spans(scope, block, key[1]):
-                        self.clocks.acquire(lane, self.unheard[thread].pop(key)[0])
+                        self.clocks.acquire(lane, self.unheard[thread].pop(key)[0]())
         for thread, (news, clock) in self.clocks.snapshots(lanes).items():
             self.fenced[thread] = scope, news, clock
         self.has_fenced[self.clocks.thread_of[lanes.sel]] = True

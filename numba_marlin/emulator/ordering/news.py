@@ -7,7 +7,7 @@ changed once they are in news: what many have learned from one release they shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +97,19 @@ class Unions:
         if one.page is None:
             one, other = other, one
         return self.with_page(News(self.of(one.of, other.of), other.block, other.page), one)
+
+    def all(self, news: News, others: Sequence[News]) -> News:
+        """``news``, which has no page of its own, and ``others``."""
+        of, last = news.of, NOTHING.of
+        for other in others:
+            if other.of is not last:
+                of, last = self.of(of, other.of), other.of
+        of = {**of}
+        for other in others:
+            if other.page is not None:
+                held = of.get(other.block)
+                of[other.block] = other.page if held is None else later(held, other.page)
+        return News(of)
 
     def with_page(self, news: News, other: News) -> News:
         """``news`` and the one page of ``other``."""

@@ -234,8 +234,8 @@ class Reporter:
             return "missing-barrier"
         if first_way in marks.SCOPES and way in marks.SCOPES:
             return "narrow-scope"
-        for (scope, sender), (news, _) in self.order.messages.unheard.get(second, {}).items():
-            if clocks.clock_in(news, who) >= clock:
+        for (scope, sender), (tell, _) in self.order.messages.unheard.get(second, {}).items():
+            if clocks.clock_in(tell(), who) >= clock:
                 return (
                     "missing-acquire"
                     if self.order.messages.spans(scope, sender, blocks[1])
