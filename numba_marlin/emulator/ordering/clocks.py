@@ -103,7 +103,7 @@ class Clocks:
             near |= block == NOBODY
         known = np.where(near, self.own[rows, slot], 0)
         if self.others:
-            rows = np.broadcast_to(rows, known.shape)
+            rows, block, slot, _ = np.broadcast_arrays(rows, block, slot, known)
             far = ~near & np.isin(rows, list(self.others))
             if far.any():
                 known[far] = self._of_others(rows[far], block[far], slot[far])
