@@ -2,7 +2,7 @@
 for every thread would say, and ``shadow.LargeShadow`` keeps the readers that ``Shadow`` does."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numba_marlin.emulator.ordering.clocks import Clocks
@@ -13,12 +13,24 @@ from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 BLOCKS, WARPS = 3, 2
 THREADS, COLUMNS = BLOCKS * WARPS * WARP, 4
 ACTIONS = st.tuples(
-    st.sampled_from(("send", "receive", "meet", "warp barrier", "learn", "fence", "clear")),
+    st.sampled_from(
+        "send receive listen fence meet pass_on learn clear".split() + ["warp barrier"]
+    ),
     st.integers(0, BLOCKS - 1),
     st.integers(0, WARPS - 1),
     st.sampled_from((None, 1, 0x80000001, 0xFFFF)),  # lanes; None: all of the warp
     st.integers(0, 1),
 )
+
+
+def steps(text):
+    """Actions of all lanes, "send 0 1 0": what, of which block and warp, at which place."""
+    found = []
+    for each in text.split(", "):
+        what, *numbers = each.rsplit(" ", 3)
+        block, warp, place = map(int, numbers)
+        found.append((what, block, warp, None, place))
+    return found
 
 
 class Dense:
@@ -28,6 +40,7 @@ class Dense:
         self.known = np.zeros((THREADS, THREADS + COLUMNS), np.int64)
         self.clock = np.ones(THREADS, np.int64)
         self.left = [np.zeros(THREADS + COLUMNS, np.int64) for _ in range(2)]
+        self.unheard = np.zeros_like(self.known)
 
     def release(self, threads):
         told = self.known[threads].max(axis=0)
@@ -39,8 +52,15 @@ class Dense:
         self.known[threads] = np.maximum(self.known[threads], told)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(ACTIONS, min_size=1, max_size=25), st.booleans())
+@example(steps("send 0 0 0, receive 1 0 0, send 1 0 1, receive 2 0 1"), False)
+@example(
+    steps("send 0 0 0, listen 1 0 0, clear 0 0 0, send 2 0 0, listen 1 0 0, fence 1 0 0"), False
+)
+@example(steps("learn 0 1 0, meet 0 0 0"), True)
+@example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
+@example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
 def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
     placement = Placement(BLOCKS, WARPS, WARPS * WARP)
     clocks, dense = Clocks(placement, BLOCKS), Dense()
@@ -61,11 +81,18 @@ def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
         elif what == "clear":
             places[place].clear()
             dense.left[place][:] = 0
-        elif what == "fence":
+        elif what == "listen":
             messages.receive(places[place], lanes, Order(True, GPU, False, False))
+            dense.unheard[threads] = np.maximum(dense.unheard[threads], dense.left[place])
+        elif what == "fence":
             messages.fence(lanes, GPU)
-            dense.acquire(threads, dense.left[place])
+            dense.acquire(threads, dense.unheard[threads])
             dense.clock[threads] += 1
+        elif what == "pass_on":  # to a warp of another block
+            warps = [(block + 1) % BLOCKS * WARPS + warp]
+            other = Lanes.of(placement, warps, None)
+            clocks.acquire(other, clocks.release(lanes))
+            dense.acquire(clocks.thread_of[warps].reshape(-1), dense.release(threads))
         elif what == "learn" and news:
             clocks.learn(lanes, news[block], 3 + place)
             dense.acquire(threads, np.eye(1, THREADS + COLUMNS, THREADS + block)[0] * (3 + place))
@@ -108,7 +135,7 @@ def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not
     assert (GPU, EVERYONE) in messages.unheard[WARP + 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_one_reader_or_a_crowd_are_the_readers_of_a_dense_shadow(seed):
     rng, data = np.random.default_rng(seed), np.zeros(64, np.uint8)

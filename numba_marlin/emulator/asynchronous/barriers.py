@@ -94,7 +94,6 @@ class Barriers:
         state, per_block = self.states[key], self.placement.warps_per_block
         return (
             len(coming) == len(state.waiting) == per_block
-            and state.known is None
             and state.expected in (None, per_block * WARP)
             and all(
                 path.mask == self.placement.initial_mask[path.warp % per_block] for path in coming
