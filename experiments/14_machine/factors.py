@@ -5,9 +5,10 @@ Kernels of ordinary.cu by NVRTC, and the ladder's ampere (m=16 n=256 k=1024 on f
 growing with the grid, up to 132). Every case runs in a process of its own, whose peak memory beyond
 what it had before the run is recorded; a time is the best of ``--repeats``, of process time, of
 Machine.run alone. Results are compared with NumPy's. Appends one object per case to factors.jsonl,
-under ``--label`` (the state of the machine that was measured), and rewrites the table in README.md.
+under ``--label`` (the state of the machine that was measured); ``--table`` writes README.md's from
+the latest.
 
-    python experiments/14_machine/factors.py [--label now] [--blocks 1 16 256] [--kernels scan ...]
+    python experiments/14_machine/factors.py --label after [--blocks 16 256] [--kernels scan ...]
     python experiments/14_machine/factors.py --table
 """
 
@@ -32,7 +33,7 @@ from reading import compiled
 from numba_marlin.emulator import Machine
 
 BEGIN, END = "<!-- factors: begin -->", "<!-- factors: end -->"
-RESULTS = HERE / "factors.jsonl"
+RESULTS, LABELS = HERE / "factors.jsonl", ("before", "after")
 THREADS = 128
 
 
@@ -190,16 +191,70 @@ def measure(name, blocks, races, repeats):
     }
 
 
+def row(kernel, blocks, found):
+    """A line of the table: of each label, plain and looking for races."""
+    cells = [kernel.replace("_", " "), f"{blocks:,}"]
+    for label in LABELS:
+        plain, looking = (found.get((kernel, blocks, label, races)) for races in (False, True))
+        cells += (
+            5 * [""]
+            if plain is None
+            else [
+                f"{plain['a_second']:,}",
+                f"{plain['seconds']:.3g}",
+                "" if looking is None else f"{looking['seconds']:.3g}",
+                "" if looking is None else f"{looking['seconds'] / plain['seconds']:.1f}",
+                "" if looking is None else f"{plain['peak_mb']} / {looking['peak_mb']}",
+            ]
+        )
+    return f"| {' | '.join(cells)} |"
+
+
+def write_table():
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    found = {(r["kernel"], r["blocks"], r["label"], r["races"]): r for r in rows}
+    of = ("warp instructions a second", "plain s", "races s", "factor", "MB plain / races")
+    head = ["kernel", "blocks", *(f"{label}: {each}" for label in LABELS for each in of)]
+    places = dict.fromkeys(
+        (name, r["blocks"])
+        for name in (*KERNELS, "ampere")
+        for r in sorted(rows, key=lambda r: r["blocks"])
+        if r["kernel"] == name
+    )
+    commits = ", ".join(
+        f"{label} at {next(r['commit'] for r in reversed(rows) if r['label'] == label)}"
+        for label in LABELS
+    )
+    last = rows[-1]
+    lines = [
+        f"Measured {last['date']}, {commits}: Python {last['python']}, NumPy {last['numpy']}.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+        *(row(*place, found) for place in places),
+    ]
+    readme = HERE / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(
+        text.split(BEGIN)[0] + "\n".join([BEGIN, *lines, END]) + text.split(END)[1],
+        encoding="utf-8",
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--label", default="now")
+    parser.add_argument("--label", default="after")
     parser.add_argument("--blocks", type=int, nargs="+", default=[16, 256, 1024])
     parser.add_argument("--kernels", nargs="+", default=[*KERNELS, "ampere"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-record", action="store_true", help="print only")
+    parser.add_argument("--table", action="store_true", help="write README.md's, measure nothing")
     args = parser.parse_args()
+    if args.table:
+        write_table()
+        return
     for name in args.kernels:
         for blocks in args.blocks:
             if name == "ampere":
