@@ -76,7 +76,7 @@ class Shadow:
     def before(self, units: np.ndarray, writing: bool) -> np.ndarray:
         """Records that an access must come after: [*units.shape, 1 or more], the last write first;
         empty if there are none."""
-        last = self.writes[units][..., None]
+        last = self.writes.take(units)[..., None]
         if writing and self.was_read:
             reads = self._read_before(units)
             if reads.any():
@@ -102,7 +102,7 @@ class Shadow:
     def read(self, units: np.ndarray, warps: np.ndarray, records: np.ndarray) -> None:
         """``warps``: numbers of the readers' warps over the grid."""
         self.was_read = True
-        self.reads[units, warps % self.readers] = records
+        self.reads.reshape(-1)[units * self.readers + warps % self.readers] = records
 
 
 class LargeShadow(Shadow):
