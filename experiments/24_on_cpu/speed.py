@@ -1,5 +1,6 @@
-"""Five kernels as Numba's documentation has them, timed: python speed.py BLOCKS RACES prints a line
-of JSON each. With NUMBA_ENABLE_CUDASIM=1 they run on Numba's old simulator, else under the switch.
+"""Five kernels as Numba's documentation has them, timed by the process's own time: python speed.py
+BLOCKS RACES prints a line of JSON each. With NUMBA_ENABLE_CUDASIM=1 they run on Numba's old
+simulator, else under the switch.
 """
 
 import contextlib
@@ -109,15 +110,15 @@ def main():
         switch = on_cpu(races=races)
     with switch:
         for name, launch, right in cases(blocks):
-            start = time.perf_counter()
+            start = time.process_time()
             launch()
-            first = time.perf_counter() - start
+            first = time.process_time() - start
             assert right(), name
             seconds = []
             while len(seconds) < 3 and sum(seconds) < 10:
-                start = time.perf_counter()
+                start = time.process_time()
                 launch()
-                seconds.append(time.perf_counter() - start)
+                seconds.append(time.process_time() - start)
             print(
                 json.dumps(
                     {

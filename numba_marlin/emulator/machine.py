@@ -62,9 +62,9 @@ class Machine:
     """A PTX module with its memory.
 
     ``ptx``: the module's text; a kernel's body is read when that is asked for, or at once if it is
-    the only one. ``races``: check that every access is ordered after those it
-    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. None: where
-    the records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
+    the only one. ``races``: check that every access is ordered after those it conflicts with
+    (``ordering``), and raise Race if not; runs take up to three times as long. None: where the
+    records that this takes stay small (``ordering.affordable``); ``RunResult.unraced`` says.
     ``adds_like``: whose tensor cores add the products of mma.sync and wgmma ("sm_90",
     ``tensor.tensor_sums``). The default is the chip that was measured, an H200, whatever the
     ``.target`` of the text: its PTX runs there too. "sm_70", "sm_80" and "sm_89" are as published,

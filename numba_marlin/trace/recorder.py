@@ -254,12 +254,18 @@ class Recorder:
 
     def _lock(self, access: Access) -> None:
         buffer = self.lock_buffer
+        if access.kind == "atomic" and access.values is None:
+            return  # its store follows
         inside = (access.address >= buffer.address) & (access.address < buffer.end)
+        left: dict[int, int] = {}  # by the atomics of lanes before
         for at in np.argwhere(inside):
             address = int(access.address[tuple(at)])
-            value = int(buffer.view(4, 1)[(address - buffer.address) // 4, 0])
+            held = int(buffer.view(4, 1)[(address - buffer.address) // 4, 0])
+            value = left.get(address, held)
+            if access.kind == "atomic":
+                left[address] = int(access.values[tuple(at)][0])
             row = self.now, access.ins.pc, self.warp(int(access.lanes.warps[at[0]])), address
-            if not self.locks or self.locks[-1][:4] != row:  # an atomic loads and stores
+            if not self.locks or self.locks[-1][:4] != row:
                 self.locks.append((*row, value))
 
     def _chunks(self, access: Access, addresses: np.ndarray) -> None:

@@ -201,6 +201,42 @@ def test_atomics_do_not_race_with_each_other_but_with_ordinary_accesses():
     )
 
 
+def test_an_atomic_of_the_lane_that_was_there_before_hides_nothing():
+    """Thread 0 writes; then all lanes add, thread 0 first, which orders nothing for the others."""
+    body = "setp.eq.u32 %q0, %t, 0; @%q0 st.{0}.u32 [{1}], 0; atom.{2}.{0}.add.u32 %r1, [{1}], 1;"
+    for order in ("relaxed.gpu", "acq_rel.gpu"):
+        for space, place in (("global", "%p0"), ("shared", "s")):
+            text = ".shared .u32 s; " + body.format(space, place, order)
+            race(text, "missing-warp-sync", {"x": np.zeros(1, np.uint32)})
+    fine(
+        ".shared .u32 s; " + body.format("shared", "s", "relaxed.cta").replace(" atom", SYNC),
+        {"x": np.zeros(1, np.uint32)},
+    )
+
+
+SYNC = " bar.warp.sync -1; atom"
+
+
+@pytest.mark.parametrize(
+    "statement", ("st.relaxed.{}.global.u32 [%p0], 1;", "red.relaxed.{}.global.add.u32 [%p0], 1;")
+)
+def test_blocks_that_meet_in_one_step_need_a_scope_that_includes_both(statement):
+    for scope, options in (("cta", {"grid": 2}), ("cluster", {"grid": 4, "cluster": 2})):
+        x = {"x": np.zeros(1, np.uint32)}
+        race(statement.format(scope), "narrow-scope", x, block=1, **options)
+    x = {"x": np.zeros(1, np.uint32)}
+    fine(statement.format("gpu"), x, block=1, grid=4)
+    fine(statement.format("cluster"), x, block=1, grid=2, cluster=2)
+    fine(statement.format("cta"), x, block=64)
+
+
+def test_an_atomic_that_changes_nothing_is_no_benign_race():
+    body = "setp.eq.u32 %q0, %t, 0; @%q0 st.global.u32 [%p0], 0; setp.eq.u32 %q1, %t, 1;"
+    body += "@%q1 red.relaxed.gpu.global.add.u32 [%p0], 0;"
+    error = race(body, "missing-warp-sync", {"x": np.zeros(1, np.uint32)})
+    assert "benign" not in str(error)
+
+
 def test_a_block_in_the_place_of_one_that_ended_knows_nothing_of_it():
     body = "setp.eq.u32 %q0, %t, 0; @%q0 st.global.u32 [%p0], 1;"
     error = race(body, "missing-release", {"x": np.zeros(1, np.uint32)}, grid=2, resident_blocks=1)

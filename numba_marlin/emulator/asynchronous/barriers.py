@@ -8,7 +8,8 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,11 +45,16 @@ class Barriers:
         self.states: dict[tuple[int, int], State] = {}
 
     def arrive(
-        self, paths: Iterable[Path], end: Barrier, pc: int
+        self, paths: Sequence[Path], end: Barrier, pc: int
     ) -> tuple[list[Path], list[tuple[int, Path]]]:
         """Paths come to ``end`` and go on at ``pc``: (those that need not wait, released ones with
         their pcs)."""
+        whole = self._whole(paths, end)
         going_on, released = [], []
+        if whole:
+            per_block = self.placement.warps_per_block
+            released = [(pc, path) for path in paths if path.warp // per_block in whole]
+            paths = [path for path in paths if path.warp // per_block not in whole]
         touched = {}
         for path in paths:
             slot = path.warp // self.placement.warps_per_block
@@ -81,6 +87,30 @@ class Barriers:
                 self.states[key].known = self.races.arrive(self.states[key].known, coming)
             released += self._complete(key)
         return going_on, released
+
+    def _whole(self, paths: Sequence[Path], end: Barrier) -> set[int]:
+        """Slots of the blocks all of whose threads come at once to a barrier at which nobody waits:
+        there is nothing to keep of it."""
+        per_block = self.placement.warps_per_block
+        if end.kind != "sync" or len(paths) < per_block or not isinstance(end.number, Constant):
+            return set()
+        number, count = int(end.number.value), end.count
+        if (
+            number >= COUNT
+            or count is not None
+            and (not isinstance(count, Constant) or int(count.value) != per_block * WARP)
+        ):
+            return set()
+        initial, here = self.placement.initial_mask, defaultdict(int)
+        for path in paths:
+            slot, within = divmod(path.warp, per_block)
+            here[slot] += path.mask == initial[within]
+        whole = {
+            slot
+            for slot, there in here.items()
+            if there == per_block and (slot, number) not in self.states
+        }
+        return self.races.meet(sorted(whole)) if whole and self.races is not None else whole
 
     def recheck(self, slots: set[int]) -> list[tuple[int, Path]]:
         """Lanes of ``slots`` have exited: barriers that were waiting only for them complete."""

@@ -1,5 +1,5 @@
-"""atom and red: lanes one after the other where they meet at an address; the result is what each
-found there.
+"""atom and red: lanes one after the other where they meet at an address (``contention``); the
+result is what each found there.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
+from numba_marlin.emulator.instructions.contention import Turns, in_turn
 from numba_marlin.emulator.instructions.floating import choose
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.instructions.load_store import HINT, ORDER, SPACES, space_of, vector
 from numba_marlin.emulator.state import numerics
-from numba_marlin.emulator.state.memory import WINDOWS
 from numba_marlin.emulator.state.registers import DTYPES
 from numba_marlin.emulator.text.program import TYPE_BITS, Sink
 
@@ -36,8 +36,7 @@ OPERATIONS = {
     "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - old.dtype.type(1)),
     "cas": lambda old, b, c: np.where(old == b, c, old),
 }
-
-
+ASSOCIATIVE = [OPERATIONS[name] for name in ("add", "and", "or", "xor", "min", "max", "exch")]
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
@@ -95,62 +94,60 @@ def atomic(ins, m):
 
 
 def take_turns(memory, ins, lanes, space, where, kind, function, sources):
-    """What each lane found at its address: all at once if the addresses differ, else one lane after
-    the other, in the order of warps and lanes."""
-    dtype, size = np.dtype(DTYPES[kind]), TYPE_BITS[kind] // 8
+    """What each lane found at its address, as if they came one after the other, in the order of
+    warps and lanes."""
     given = [
         np.broadcast_to(source[lanes.sel], lanes.shape + ((2,) if kind.endswith("x2") else ()))
         for source in sources
     ]
-    if len(np.unique(where)) == where.size:
-        return exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given)
-    result = np.empty(given[0].shape, dtype)
-    flat = result.reshape((-1,) + result.shape[len(lanes.shape) :])
-    active = np.zeros(lanes.shape, bool)
-    for i, index in enumerate(np.ndindex(*lanes.shape)):
-        active[index] = True
-        one = lanes.narrow(active)
-        flat[i] = exchange(
-            memory,
-            ins,
-            one,
-            space,
-            where[index].reshape(one.shape),
-            size,
-            dtype,
-            kind,
-            function,
-            [value[index].reshape(one.shape + value.shape[len(lanes.shape) :]) for value in given],
-        )[0]
-        active[index] = False
+    if space != "generic":
+        return exchange(memory, ins, lanes, space, where, kind, function, given)
+    result, where = np.empty(given[0].shape, DTYPES[kind]), where.copy()
+    for each, mask in memory.windows(where):
+        mask = np.ones(lanes.shape, bool) if mask is None else mask
+        part = lanes.narrow(mask)
+        place = where[mask].reshape(part.shape)
+        if each == "local":
+            place = memory.local_owners.unmarked(ins, part, place)
+        own = [value[mask].reshape(part.shape + value.shape[mask.ndim :]) for value in given]
+        found = exchange(memory, ins, part, each, place, kind, function, own)
+        result[mask] = found.reshape(result[mask].shape)
     return result
 
 
-def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given):
-    """Load, compute, store for lanes with distinct addresses; returns the old values."""
-    raw = memory.load(ins, lanes, space, where.copy(), size, 1, "atomic")
+def exchange(memory, ins, lanes, space, where, kind, function, given):
+    """Load, compute, store; returns what each lane found."""
+    dtype, size = np.dtype(DTYPES[kind]), TYPE_BITS[kind] // 8
+    raw = memory.load(ins, lanes, space, where, size, 1, "atomic")
     old = np.ascontiguousarray(raw).view(dtype) if kind.endswith("x2") else raw[..., 0].view(dtype)
-    new = np.asarray(
-        sum32(old, *given, flushed=in_global(space, where))
-        if kind == "f32"
-        else function(old, *given)
-    ).astype(dtype)
-    bits = np.ascontiguousarray(new).view(raw.dtype)
-    bits = bits.reshape(raw.shape)
-    before = memory.progress
-    memory.store(ins, lanes, space, where.copy(), bits, "atomic")
-    if np.array_equal(bits, raw):  # a failed compare-and-swap is not progress
-        memory.progress = before
+    compute = function
+    if kind == "f32":
+        flushed = np.bool_(space == "global")
+        compute = lambda old, b: sum32(old, b, flushed)  # noqa: E731
+    turns = Turns(memory.places(ins, lanes, space, where).reshape(-1))
+    if turns.distinct:
+        new = np.asarray(compute(old, *given)).astype(dtype)
+    else:
+        flat = (where.size, *old.shape[len(lanes.shape) :])
+        old, new = (
+            values.reshape(old.shape)
+            for values in in_turn(
+                turns,
+                old.reshape(flat),
+                [value.reshape(flat) for value in given],
+                lambda *values: np.asarray(compute(*values)).astype(dtype, copy=False),
+                kind not in FLOATS and function in ASSOCIATIVE,
+                function is OPERATIONS["cas"],
+            )
+        )
+    bits, before = [
+        np.ascontiguousarray(values).view(raw.dtype).reshape(raw.shape) for values in (new, old)
+    ]
+    progress = memory.progress
+    memory.store(ins, lanes, space, where, bits, "atomic")
+    if np.array_equal(bits, before):  # a failed compare-and-swap is not progress
+        memory.progress = progress
     return old
-
-
-def in_global(space: str, where):
-    """Which of the addresses are global memory's."""
-    return (
-        np.full(where.shape, True)
-        if space == "global"
-        else (where < min(WINDOWS.values())) & (space == "generic")
-    )
 
 
 def sum32(old, b, flushed):

@@ -1,7 +1,8 @@
 """Whether races are looked for: what their records may take, before any memory is taken.
 
-A run takes about twice as long with it; what grows faster than the run is memory, because every
-thread may come to know something of its own about every other.
+A run takes one and a half to three times as long with it. Memory grows with the grid and with what
+it touches, and faster than the grid only where blocks talk: every thread may then come to know
+something of its own about every other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.conflicts import GLOBAL_READERS, smallest
+from numba_marlin.emulator.ordering.messages import order_of
 from numba_marlin.emulator.state.lanes import WARP
 
 if TYPE_CHECKING:
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 30  # of records, where nobody insists
 MOST_INSTRUCTIONS, MOST_THREADS = (1 << marks.PC_BITS) - 1, (1 << marks.WHO_BITS - 1) - 1
-RECORD, FLAG, CLOCK = 8, 1, 4  # bytes of a record and a flag of ``shadow``, a number of ``clocks``
+# bytes of a record, a number of a row and a flag of ``shadow``, a number of ``clocks``
+RECORD, ROW, FLAG, CLOCK = 8, 4, 1, 4
+SPARE = 1.5  # of what grows
+COLUMNS = 64  # of a block, in ``clocks``
 NOT_ASKED = "they were not asked for"
 
 
@@ -49,17 +54,30 @@ def records(execution: Execution, threads: int) -> int:
     """Bytes that the records of a run of ``threads`` may take in all."""
     placement, instructions = execution.placement, execution.kernel.instructions
     # rows double until every resident thread may have its own
-    clocks = 2 * placement.warps * WARP * threads * CLOCK
+    known = threads if talks(execution) else placement.warps_per_block * WARP
+    clocks = 2 * placement.warps * WARP * (known + COLUMNS) * CLOCK
     written = sum(
         buffer.nbytes
         for buffer in execution.memory.globals.buffers
         if not buffer.readonly or buffer.earlier
     )
+    # in the worst case every unit has its row of readers
+    of_unit = RECORD * (2 + SPARE * GLOBAL_READERS) + ROW + 2 * FLAG
     shared, readers = execution.memory.shared.data.size, placement.warps_per_block
-    return (
+    return int(
         clocks
-        + written // smallest(instructions, "global") * (RECORD * (1 + GLOBAL_READERS) + FLAG)
+        + written // smallest(instructions, "global") * of_unit
         + shared
         // smallest(instructions, "shared")
         * (RECORD * (1 + readers * execution.cluster.size) + FLAG)
+    )
+
+
+def talks(execution: Execution) -> bool:
+    """Whether threads may learn what those of other blocks have done."""
+    return execution.cluster.size > 1 or any(
+        ins.root.split(".")[0] in ("fence", "membar")
+        or ins.root in ("ld", "atom", "red")
+        and order_of(ins).acquires
+        for ins in execution.kernel.instructions
     )

@@ -6,109 +6,259 @@ what another has released knows all intervals of it up to then, and what the oth
 is the causality order of the PTX memory model, so far as it has been observed in this run.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 
-Threads that know the same share a row of ``known`` until one of them learns more: after a barrier a
-whole block does. Lanes of a warp are threads like any others, because the model gives them no order
-of their own: running in step orders nothing, bar.warp.sync does. Besides the threads there are
-columns for what happens outside of any thread's program order, bulk copies and products in flight
-(``column``).
+Threads of a block that know the same share a row until one of them learns more: after a barrier
+all do. Most of what a thread knows is of its own block: a row has that, in ``own``, and refers to
+the pages of the other blocks that it knows of (``news``), which it shares with whoever learned the
+same. So a grid whose blocks do not talk takes memory for its blocks, not for every pair of them.
+Lanes of a warp are threads like any others, because the model gives them no order of their own:
+running in step orders nothing, bar.warp.sync does. Besides the threads there are columns for what
+happens outside of any thread's program order, bulk copies and products in flight (``column``); each
+belongs to a block, and lies in its pages behind the threads. The first of them, ``before``, is of
+the kernel before this one, and everybody's.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
 NOTHING = 0  # the row of a thread that has acquired nothing
-FIRST_ROWS, FIRST_COLUMNS = 32, 64
+FIRST_ROWS, FIRST_COLUMNS = 32, 8
+NO_PAGES: dict = {}
 
 
 class Clocks:
-    """``row_of`` and ``thread_of`` [warps, 32] of the resident warps; ``known`` int32 [rows,
-    columns]; ``clock`` [columns] of each thread's present."""
+    """``row_of`` and ``thread_of`` [warps, 32] of the resident warps; ``own`` int32 [rows, slots of
+    a page]; ``others``: row -> pages of other blocks, of rows that know any; ``clock`` [threads] of
+    each thread's present. Threads and columns have numbers, columns behind all threads."""
 
     def __init__(self, placement: Placement, blocks: int) -> None:
         self.placement, self.per_block = placement, placement.warps_per_block * WARP
-        self.threads = self.columns = blocks * self.per_block
+        self.threads, self.unions = blocks * self.per_block, Unions()
+        # a division takes several times as long as a shift, and there is one for each access
+        power = self.per_block & (self.per_block - 1) == 0
+        self.shift = self.per_block.bit_length() - 1 if power else None
         shape = placement.warps, WARP
         self.row_of, self.thread_of = np.zeros(shape, np.intp), np.zeros(shape, np.int64)
-        self.known = np.zeros((FIRST_ROWS, self.threads + FIRST_COLUMNS), np.int32)
+        self.slot_of: dict[int, int] = {}  # number of a block -> where it resides
+        self.own = np.zeros((FIRST_ROWS, self.per_block + FIRST_COLUMNS), np.int32)
+        self.others: dict[int, dict] = {}
         self.clock = np.ones(self.threads, np.int64)
         self.free = list(range(FIRST_ROWS - 1, NOTHING, -1))
+        # of each column: its block, and its place in the block's pages
+        self.block_of_column, self.slot_of_column = np.zeros((2, FIRST_COLUMNS), np.int64)
+        self.columns_of: dict[int, int] = {}  # block -> how many it has
+        self.columns, self.awaited = self.threads, False
+        self.before = self.column(NOBODY)
 
     def place(self, slot: int, number: int) -> None:
         """Block ``number`` moves in: new threads, who know nothing, not even of the block that was
         here before."""
-        rows = slice(
-            slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block
-        )
+        rows = self.rows_of(slot)
+        before = int(self.thread_of[rows.start, 0]) // self.per_block
+        if self.slot_of.get(before) == slot:
+            del self.slot_of[before]
+        self.slot_of[number] = slot
         self.thread_of[rows] = (number * self.per_block + np.arange(self.per_block)).reshape(
             -1, WARP
         )
         self.row_of[rows] = NOTHING
 
-    def column(self) -> int:
-        """A new column, for something that is no thread."""
-        if self.columns == self.known.shape[1]:
-            self.known = np.pad(self.known, ((0, 0), (0, self.known.shape[1] - self.threads)))
+    def rows_of(self, slot: int) -> slice:
+        """The warps of ``slot``."""
+        per_block = self.placement.warps_per_block
+        return slice(slot * per_block, (slot + 1) * per_block)
+
+    def column(self, block: int) -> int:
+        """A new column, for something of ``block`` that is no thread."""
+        index = self.columns - self.threads
+        if index == len(self.block_of_column):
+            self.block_of_column, self.slot_of_column = (
+                np.pad(each, (0, index)) for each in (self.block_of_column, self.slot_of_column)
+            )
+        count = self.columns_of.get(block, 1)  # the first place is before's
+        slot = self.per_block + (0 if block == NOBODY else count)
+        self.columns_of[block] = count + 1
+        self.block_of_column[index], self.slot_of_column[index] = block, slot
+        if slot >= self.own.shape[1]:
+            self.own = np.pad(self.own, ((0, 0), (0, slot - self.per_block)))
         self.columns += 1
         return self.columns - 1
 
-    def release(self, lanes: Lanes) -> np.ndarray:
+    def places(self, who: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(block, slot in its pages) of threads and columns."""
+        if self.shift is None:
+            block = who // self.per_block
+            slot = who - block * self.per_block
+        else:
+            block, slot = who >> self.shift, who & (self.per_block - 1)
+        if who.max(initial=0) >= self.threads:
+            columns = who >= self.threads
+            index = who[columns] - self.threads
+            block[columns], slot[columns] = self.block_of_column[index], self.slot_of_column[index]
+        return block, slot
+
+    def knows(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray) -> np.ndarray:
+        """Up to which clock the ``threads``, whose rows are ``rows``, know of ``who``; all of
+        shapes that go together."""
+        block, slot = self.places(who)
+        near = block == threads // self.per_block
+        if self.awaited:
+            near |= block == NOBODY
+        # one index to a place is three times as fast as two
+        known = self.own.reshape(-1).take(rows * self.own.shape[1] + slot)
+        if not near.all():
+            known = np.where(near, known, 0)
+        if self.others:
+            rows, block, slot, _ = np.broadcast_arrays(rows, block, slot, known)
+            far = ~near & np.isin(rows, list(self.others))
+            if far.any():
+                known[far] = self._of_others(rows[far], block[far], slot[far])
+        return known
+
+    def _of_others(self, rows: np.ndarray, blocks: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        found, most = np.zeros(rows.shape, np.int32), int(blocks.max()) + 1
+        keys, which = np.unique(rows * most + blocks, return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        stops = np.cumsum(np.bincount(which))
+        for key, start, stop in zip(keys.tolist(), [0, *stops[:-1].tolist()], stops.tolist()):
+            page = self.others[key // most].get(key % most)
+            if page is not None:
+                mine = order[start:stop]
+                there = slots[mine] < len(page)
+                found[mine[there]] = page[slots[mine[there]]]
+        return found
+
+    def clock_in(self, news: News, who: int) -> int:
+        """Up to which clock ``news`` tell of ``who``."""
+        block, slot = self.places(np.array([who]))
+        return news.clock(int(block[0]), int(slot[0]))
+
+    def news_of(self, who: int, count: int) -> News:
+        """That ``who`` has come so far."""
+        block, slot = (int(each[0]) for each in self.places(np.array([who])))
+        page = np.zeros(self.own.shape[1], np.int32)
+        page[slot] = count
+        return News({}, block, page)
+
+    def release(self, lanes: Lanes) -> News:
         """What ``lanes`` know and have done, all together; what they do from now on is not in
         it."""
-        rows, threads = self.row_of[lanes.sel], self.thread_of[lanes.sel].reshape(-1)
-        found = self.known[self._unique(rows)].max(axis=0)
-        found[threads] = self.clock[threads]
+        rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
+        news = News({})
+        for row, block, mine in self._groups(rows, threads):
+            page = self.own[row].copy()
+            page[threads[mine] - block * self.per_block] = self.clock[threads[mine]]
+            told = News(self.others.get(row, NO_PAGES), block, page)
+            news = told if news.page is None and not news.of else self.unions.both(news, told)
         self.clock[threads] += 1
-        return found
+        return news
 
-    def snapshots(self, lanes: Lanes) -> dict[int, tuple[np.ndarray, int]]:
+    def snapshots(self, lanes: Lanes) -> dict[int, tuple[News, int]]:
         """Thread -> (what it knows, its own clock), as a fence leaves it for writes to come."""
-        held = {row: self.known[row].copy() for row in self._unique(self.row_of[lanes.sel])}
-        threads = self.thread_of[lanes.sel].reshape(-1)
-        found = {
-            t: (held[row], int(self.clock[t]))
-            for row, t in zip(self.row_of[lanes.sel].reshape(-1).tolist(), threads.tolist())
-        }
+        rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
+        found = {}
+        for row, block, mine in self._groups(rows, threads):
+            news = News(self.others.get(row, NO_PAGES), block, self.own[row].copy())
+            for thread, clock in zip(threads[mine].tolist(), self.clock[threads[mine]].tolist()):
+                found[thread] = news, clock
         self.clock[threads] += 1
         return found
 
-    def acquire(self, lanes: Lanes, news: np.ndarray) -> None:
+    def acquire(self, lanes: Lanes, news: News) -> None:
         """``lanes`` learn what somebody released, or that columns have come so far."""
-        if len(news) < self.known.shape[1]:
-            news = np.pad(news, (0, self.known.shape[1] - len(news)))
-        rows = self.row_of[lanes.sel]
-        for row in self._unique(rows):
-            merged = np.maximum(self.known[row], news)
-            if np.array_equal(merged, self.known[row]):
-                continue
-            mine = rows == row
-            if row != NOTHING and np.count_nonzero(self.row_of == row) == np.count_nonzero(mine):
-                self.known[row] = merged
-                continue
-            new = self._new_row()
-            self.known[new] = merged
-            part = self.row_of[lanes.sel]
-            part[mine] = new
-            self.row_of[lanes.sel] = part
+        threads, before = self.thread_of[lanes.sel], 0
+        if self.awaited:
+            before = max(int(page[self.per_block]) for _, page in news.pages())
+        part, last = np.array(self.row_of[lanes.sel]), {}  # no view
+        for row, block, mine in self._groups(part.reshape(-1), threads.reshape(-1)):
+            old = own = self.own[row]
+            page, held = news.about(block), self.others.get(row, NO_PAGES)
+            if page is not None:
+                own = later(own, page)
+            if before > own[self.per_block]:
+                own = own.copy()
+                own[self.per_block] = before
+            others = self.unions.of(held, news.of)
+            if news.block not in (block, NOBODY):
+                others = self.unions.with_page(News(others), News({}, news.block, news.page)).of
+            twin, target = last.get(block), row
+            if (
+                twin is not None
+                and self.others.get(twin, NO_PAGES) is others
+                and np.array_equal(self.own[twin], own)
+            ):
+                target = twin
+            elif own is not old or others is not held:
+                users = np.count_nonzero(self.row_of[self.rows_of(self.slot_of[block])] == row)
+                if row == NOTHING or users != np.count_nonzero(mine):
+                    target = self._new_row()
+                self.own[target] = own
+                if others:
+                    self.others[target] = others
+            last[block] = target
+            if target != row:
+                part.reshape(-1)[mine] = target
+                self.row_of[lanes.sel] = part
+
+    def meet(self, warps: np.ndarray) -> np.ndarray:
+        """All threads of each group of ``warps`` [groups, warps of a group], of one block, tell
+        each other what they have done, as a release by all and an acquire by all; at once for all
+        groups. Returns for which groups [groups] that was done: where a group's threads know of
+        other things than each other, and not the same, it is not."""
+        rows = self.row_of[warps].reshape(len(warps), -1)
+        apart = (rows != rows[:, :1]).any(axis=1)
+        done = ~apart
+        if rows.shape[1] == self.per_block and self.columns == self.threads + 1:
+            done[:] = True  # of their block they know all there is to know now
+        if not done.any():
+            return done
+        warps, rows, apart = warps[done], rows[done], apart[done]
+        row = rows[:, 0].copy()
+        used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
+        fresh = np.flatnonzero((row == NOTHING) | (used[row] > rows.shape[1]) | apart)
+        old = row[fresh]
+        for index in fresh.tolist():
+            others = NO_PAGES
+            if self.others:
+                for each in set(rows[index].tolist()):
+                    others = self.unions.of(others, self.others.get(each, NO_PAGES))
+            row[index] = self._new_row()
+            self.row_of[warps[index]] = row[index]
+            if others:
+                self.others[int(row[index])] = others
+        self.own[row[fresh]] = self.own[old]
+        threads = self.thread_of[warps].reshape(len(warps), -1)
+        first = threads[:, :1] // self.per_block * self.per_block
+        self.own[row[:, None], threads - first] = self.clock[threads]
+        self.clock[threads] += 1
+        return done
 
     def learn(self, lanes: Lanes, column: int, count: int) -> None:
         """``lanes`` have seen what belongs to ``column`` up to ``count``."""
-        news = np.zeros(self.known.shape[1], np.int32)
-        news[column] = count
-        self.acquire(lanes, news)
+        self.awaited |= column == self.before
+        self.acquire(lanes, self.news_of(column, count))
 
-    @staticmethod
-    def _unique(rows: np.ndarray) -> list[int]:
-        return np.unique(rows).tolist()
+    def _groups(self, rows: np.ndarray, threads: np.ndarray):
+        """(row, block, which of the threads) of threads that share both."""
+        blocks = threads // self.per_block
+        if (rows == rows[0]).all() and (blocks == blocks[0]).all():
+            return [(int(rows[0]), int(blocks[0]), np.ones(len(rows), bool))]
+        most = self.threads // self.per_block
+        keys = rows * most + blocks
+        return [(*divmod(key, most), keys == key) for key in np.unique(keys).tolist()]
 
     def _new_row(self) -> int:
         if not self.free:
-            used = set(self._unique(self.row_of)) | {NOTHING}
-            self.free = [row for row in range(len(self.known)) if row not in used]
-            if len(self.free) < len(self.known) // 2:
-                more = len(self.known)
-                self.known = np.pad(self.known, ((0, more), (0, 0)))
+            used = np.zeros(len(self.own), bool)
+            used[self.row_of] = used[NOTHING] = True
+            self.free = np.flatnonzero(~used)[::-1].tolist()
+            for row in self.free:
+                self.others.pop(row, None)
+            if len(self.free) < len(self.own) // 2:
+                more = len(self.own)
+                self.own = np.pad(self.own, ((0, more), (0, 0)))
                 self.free += range(more, 2 * more)
         return self.free.pop()

@@ -16,7 +16,7 @@ from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.clocks import Clocks
 from numba_marlin.emulator.ordering.messages import Messages, Order, order_of
 from numba_marlin.emulator.ordering.race_report import Reporter
-from numba_marlin.emulator.ordering.shadow import Shadow
+from numba_marlin.emulator.ordering.shadow import LargeShadow, Shadow
 from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import WARP, Lanes
 from numba_marlin.emulator.text.program import TYPE_BITS, Immediate, Instruction, Vector
@@ -43,13 +43,8 @@ class Conflicts:
         self.memory, self.placement = execution.memory, placement
         self.checks = execution.checks
         self.apart = False  # whether lanes of a warp may take turns within an instruction
-        self.clocks = Clocks(placement, blocks)
-        clusters = {
-            number: index
-            for index, group in enumerate(execution.cluster.groups())
-            for number in group
-        }
-        self.messages = Messages(self.clocks, clusters.__getitem__)
+        self.clocks, self.blocks = Clocks(placement, blocks), blocks
+        self.messages = Messages(self.clocks, execution.cluster.groups())
         self.remote = any(
             "shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions
         )
@@ -60,13 +55,17 @@ class Conflicts:
         self.buffers: dict[int, Shadow] = {}
         self.orders = [order_of(ins) for ins in kernel.instructions]
         self.number = [0] * placement.slots
-        self.before = self.clocks.column()
+        self.before = self.clocks.before
         self.report = Reporter(execution, self)
 
     def watch(self, access: Access) -> None:
         kind, space, ins, lanes, address, nbytes, values = access
         if kind in ELSEWHERE or space == "local":
             return
+        if kind == "atomic":
+            if values is None:
+                return  # its store follows
+            values = None  # equal ones make no race of atomics benign
         writing = kind in WRITES or kind == "mbarrier" and ins.root in MBARRIER_WRITES
         order = self.orders[ins.pc]
         if kind == "mbarrier":
@@ -94,6 +93,8 @@ class Conflicts:
                 shadow.wrote(units, records)
                 if way in (marks.WEAK, marks.COPY):
                     self._collisions(ins, part, shadow, units, records, given)
+                elif way in (marks.STRONG_CTA, marks.STRONG_CLUSTER):
+                    self._beyond_scope(ins, part, shadow, units, records, way)
             else:
                 shadow.read(units, (threads // WARP)[..., None], records)
             if way in marks.SCOPES:
@@ -140,7 +141,7 @@ class Conflicts:
             return
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
+        late = (self.clocks.knows(rows, threads, who) < marks.clock_of(before)) & (who != threads)
         if late.any():
             strong = self._strong(before, threads, way)
             if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):
@@ -257,21 +258,44 @@ class Conflicts:
             )
             self._raise(race, benign)
 
+    def _beyond_scope(self, ins, lanes: Lanes, shadow: Shadow, units, records, way: int) -> None:
+        """Race if a block that the scope does not include wrote the same units in this very
+        step."""
+        after = shadow.writes[units]
+        late = ~self._strong(after, marks.who_of(records), way)
+        if late.any():
+            raise self.report.race(
+                ins, lanes, shadow, units, after[..., None], late[..., None], True, way
+            )
+
     def _synchronise(
         self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
     ) -> None:
-        first, blocks = units[..., 0], self.clocks.thread_of[lanes.sel] // self.clocks.per_block
-        for unit in np.unique(first).tolist():
-            shadow.objects[unit] = True
-            for block in np.unique(blocks[first == unit]).tolist():
-                mine = (first == unit) & (blocks == block)
-                self.messages.at(
-                    (id(shadow), unit),
-                    lanes if mine.all() else lanes.narrow(mine),
-                    order,
-                    kind != "store",
-                    kind != "load",
-                )
+        """What strong accesses hear and leave: atomics one lane after the other, others together
+        where they are of one block and place."""
+        first, threads, messages = units[..., 0], self.clocks.thread_of[lanes.sel], self.messages
+        if kind == "load" or not order.releases:
+            heard = shadow.objects[first]  # elsewhere there is nothing to hear,
+            if kind != "load":
+                heard = heard | messages.has_fenced[threads]  # and these leave nothing
+            if not heard.any():
+                return
+            if not heard.all():
+                lanes, first, threads = lanes.narrow(heard), first[heard], threads[heard]
+                first, threads = first.reshape(lanes.shape), threads.reshape(lanes.shape)
+        if kind != "load":
+            shadow.objects[first], shadow.touched = True, True
+        reads, writes = kind != "store", kind != "load"
+        if kind == "atomic":
+            for index in np.ndindex(*lanes.shape):
+                place = id(shadow), int(first[index])
+                messages.at(place, lanes.one(index), order, reads, writes)
+            return
+        keys = first * self.blocks + threads // self.clocks.per_block
+        for key in np.unique(keys).tolist():
+            mine = keys == key
+            part = lanes if mine.all() else lanes.narrow(mine)
+            messages.at((id(shadow), key // self.blocks), part, order, reads, writes)
 
     def of_buffer(self, buffer: Buffer) -> Shadow | None:
         """None if nothing can happen to it."""
@@ -279,7 +303,8 @@ class Conflicts:
             return None
         shadow = self.buffers.get(buffer.address)
         if shadow is None:
-            shadow = self.buffers[buffer.address] = Shadow(buffer.data, self.unit, GLOBAL_READERS)
+            shadow = LargeShadow(buffer.data, self.unit, GLOBAL_READERS)
+            self.buffers[buffer.address] = shadow
             if buffer.earlier:
                 shadow.writes[:] = marks.record(self.before, BEFORE, marks.BULK, 0)
         return shadow

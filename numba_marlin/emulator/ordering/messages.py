@@ -10,18 +10,23 @@ phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from numba_marlin.emulator.ordering.clocks import Clocks
+from numba_marlin.emulator.ordering.news import NOTHING, News, Unions
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.text.program import Instruction
 
 CTA, CLUSTER, GPU = 1, 2, 3
+EVERYONE = -1  # in place of a sender: all who have released for the GPU
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
-Left = dict  # (scope, block number) -> vector clock
+LONGEST_LOG = 1 << 12
+Key = tuple[int, int]  # scope, number of the sender's block
+Tell = Callable[[], News]
 
 
 class Order(NamedTuple):
@@ -57,32 +62,89 @@ def order_of(ins: Instruction) -> Order:
     )
 
 
-def leave(left: Left, key: tuple, news: np.ndarray) -> None:
-    held = left.get(key)
-    if held is None:
-        left[key] = news
-        return
-    if len(held) < len(news):
-        held = np.pad(held, (0, len(news) - len(held)))
-    left[key] = held.copy()
-    left[key][: len(news)] = np.maximum(held[: len(news)], news)
+def told(news: News) -> News:
+    return news
+
+
+class Log:
+    """What was left for the whole GPU at a place, one after the other, behind ``base``."""
+
+    def __init__(self, unions: Unions, base: News = NOTHING) -> None:
+        self.unions, self.base = unions, base
+        self.items: list[News] = []
+        self.made = 0, base  # how many are in what was made of them last, and that
+
+    def until(self, count: int) -> News:
+        """The first ``count`` of them together."""
+        done, news = self.made if self.made[0] <= count else (0, self.base)
+        if done < count:
+            self.made = count, self.unions.all(news, self.items[done:count])
+        else:
+            self.made = done, news
+        return self.made[1]
+
+
+class Left:
+    """What releases have left at a place: ``of`` each sender, and in ``log`` what was left for the
+    whole GPU: at a barrier of the grid all blocks take what all have left."""
+
+    def __init__(self, unions: Unions) -> None:
+        self.unions = unions
+        self.clear()
+
+    def clear(self) -> None:
+        self.of: dict[Key, News] = {}
+        self.since = object()  # what is left since then only grows
+        self.log, self.narrow = Log(self.unions), False
+
+    def add(self, key: Key, news: News) -> None:
+        held = self.of.get(key)
+        self.of[key] = news if held is None else self.unions.both(held, news)
+        if key[0] != GPU:
+            self.narrow = True
+            return
+        if len(self.log.items) == LONGEST_LOG:
+            self.log = Log(self.unions, self.log.until(LONGEST_LOG))
+        self.log.items.append(news)
+
+    def heard(self, blocks: Iterable[int]) -> Iterator[tuple[Key, Tell]]:
+        """What there is for a reader to hear; ``blocks``: those of its cluster, to whom releases
+        for the GPU speak in a narrower scope too."""
+        if self.log.items:
+            yield (GPU, EVERYONE), partial(self.log.until, len(self.log.items))
+        for key in self.of if self.narrow else ((GPU, block) for block in blocks):
+            if key in self.of and (key[0] != GPU or key[1] in blocks):
+                yield key, partial(told, self.of[key])
+
+    def tells(self, clocks: Clocks, who: int, clock: int) -> bool:
+        return any(clocks.clock_in(news, who) >= clock for news in self.of.values())
 
 
 class Messages:
-    """``cluster_of(block number)``. ``unheard``: thread -> what it has read without acquiring it,
-    for a fence to come."""
+    """``clusters``: the blocks of each. ``unheard``: thread -> what it has read without acquiring
+    it, for a fence to come, and ``Left.since`` then; ``fenced``: thread -> scope of its last fence,
+    and what it knew and its clock then; ``has_fenced`` [threads] says who is there."""
 
-    def __init__(self, clocks: Clocks, cluster_of: Callable[[int], int]) -> None:
-        self.clocks, self.cluster_of = clocks, cluster_of
+    def __init__(self, clocks: Clocks, clusters: list[list[int]]) -> None:
+        self.clocks = clocks
+        self.members = {number: group for group in clusters for number in group}
         self.places: dict[tuple, Left] = {}
-        self.unheard: dict[int, Left] = {}
-        self.fenced: dict[int, tuple[int, np.ndarray, int]] = {}
+        self.unheard: dict[int, dict[Key, tuple[Tell, object]]] = {}
+        self.fenced: dict[int, tuple[int, News, int]] = {}
+        self.has_fenced = np.zeros(clocks.threads, bool)
+
+    def left(self) -> Left:
+        return Left(self.clocks.unions)
+
+    def cluster_of(self, block: int) -> int:
+        return self.members[block][0]
 
     def spans(self, scope: int, block: int, other: int) -> bool:
         return (
             scope == GPU
             or block == other
             or scope == CLUSTER
+            and EVERYONE not in (block, other)
             and self.cluster_of(block) == self.cluster_of(other)
         )
 
@@ -94,29 +156,36 @@ class Messages:
         """A write by ``lanes`` (of one block) that reads may synchronise with."""
         block = self.block_of(lanes)
         if order.releases:
-            leave(left, (order.scope, block), self.clocks.release(lanes))
+            left.add((order.scope, block), self.clocks.release(lanes))
         elif self.fenced:
             for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                 if thread in self.fenced:
                     scope, news, clock = self.fenced[thread]
-                    news = news.copy()
-                    news[thread] = clock
-                    leave(left, (scope, block), news)
+                    page = news.page.copy()
+                    page[thread - block * self.clocks.per_block] = clock
+                    left.add((scope, block), news._replace(page=page))
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
         """A read by ``lanes`` (of one block) of what was left."""
-        block = self.block_of(lanes)
-        for key, news in left.items():
+        block, all_known = self.block_of(lanes), False
+        for key, tell in left.heard(self.members[block]):
             scope, sender = key
+            if all_known and scope == GPU:
+                continue
             if (
                 order.acquires
                 and self.spans(scope, sender, block)
                 and self.spans(order.scope, block, sender)
             ):
-                self.clocks.acquire(lanes, news)
+                self.clocks.acquire(lanes, tell())
+                all_known |= sender == EVERYONE
             else:
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                    leave(self.unheard.setdefault(thread, {}), key, news)
+                    heard = self.unheard.setdefault(thread, {})
+                    held, since = heard.get(key, (tell, left.since))
+                    if since is not left.since:
+                        held = partial(told, self.clocks.unions.both(held(), tell()))
+                    heard[key] = tell if since is left.since else held, left.since
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -127,16 +196,19 @@ class Messages:
                 block, lane = thread // self.clocks.per_block, lanes.narrow(threads == thread)
                 for key in list(self.unheard[thread]):
                     if self.spans(key[0], key[1], block) and self.spans(scope, block, key[1]):
-                        self.clocks.acquire(lane, self.unheard[thread].pop(key))
+                        self.clocks.acquire(lane, self.unheard[thread].pop(key)[0]())
         for thread, (news, clock) in self.clocks.snapshots(lanes).items():
             self.fenced[thread] = scope, news, clock
+        self.has_fenced[self.clocks.thread_of[lanes.sel]] = True
 
     def at(self, key: tuple, lanes: Lanes, order: Order, reads: bool, writes: bool) -> None:
         """A strong access by ``lanes`` of one block to one place."""
         if reads and key in self.places:
             self.receive(self.places[key], lanes, order)
         if writes:
-            left = self.places.setdefault(key, {})
+            left = self.places.get(key)
+            if left is None:
+                left = self.places[key] = self.left()
             if not reads:
                 left.clear()
             self.send(left, lanes, order)
@@ -144,5 +216,6 @@ class Messages:
     def forget(self, threads: range) -> None:
         """These threads have ended."""
         for held in (self.unheard, self.fenced):
-            for thread in [thread for thread in held if thread in threads]:
-                del held[thread]
+            if held:
+                for thread in threads:
+                    held.pop(thread, None)

@@ -220,11 +220,11 @@ class Reporter:
             if who in self.order.columns.values():
                 return "missing-copy-wait"
             warp = self._warp(first)
-            if warp is None or clocks.known[clocks.row_of[warp, first % WARP], who] < clock:
+            if warp is None or self._knows(warp, first, who) < clock:
                 return "missing-read-wait"
         flying = self.order.products.get(self._warp(first))
         if flying is not None and any(
-            who < len(news) and news[who] >= clock for news in flying.flying
+            clocks.clock_in(news, who) >= clock for news in flying.flying
         ):
             return "missing-wgmma-wait"  # what it read feeds a product that may not have begun
         if first // WARP == second // WARP:
@@ -234,8 +234,8 @@ class Reporter:
             return "missing-barrier"
         if first_way in marks.SCOPES and way in marks.SCOPES:
             return "narrow-scope"
-        for (scope, sender), news in self.order.messages.unheard.get(second, {}).items():
-            if who < len(news) and news[who] >= clock:
+        for (scope, sender), (tell, _) in self.order.messages.unheard.get(second, {}).items():
+            if clocks.clock_in(tell(), who) >= clock:
                 return (
                     "missing-acquire"
                     if self.order.messages.spans(scope, sender, blocks[1])
@@ -247,11 +247,12 @@ class Reporter:
 
     def _offered(self, who: int, clock: int) -> bool:
         """Has a release left word of it anywhere?"""
-        return any(
-            who < len(news) and news[who] >= clock
-            for left in self.order.messages.places.values()
-            for news in left.values()
-        )
+        places = self.order.messages.places.values()
+        return any(left.tells(self.order.clocks, who, clock) for left in places)
+
+    def _knows(self, warp: int, thread: int, who: int) -> int:
+        row = self.order.clocks.row_of[warp, thread % WARP]
+        return int(self.order.clocks.knows(*np.array([[row], [thread], [who]]))[0])
 
     def _warp(self, thread: int) -> int | None:
         """Number of the thread's warp among the resident ones."""

@@ -37,7 +37,8 @@ import numpy as np
 
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.conflicts import BEFORE, CHUNK, Conflicts
-from numba_marlin.emulator.ordering.messages import CLUSTER, CTA, Left, leave
+from numba_marlin.emulator.ordering.messages import CLUSTER, CTA, Left
+from numba_marlin.emulator.ordering.news import NOTHING, News
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.text.program import Instruction
@@ -55,7 +56,7 @@ class Products:
     column: int
     issued: int = 0
     taken: int = 0
-    flying: list[np.ndarray] = field(default_factory=list)
+    flying: list[News] = field(default_factory=list)
 
 
 class HappensBefore(Conflicts):
@@ -70,7 +71,7 @@ class HappensBefore(Conflicts):
         self.stores: dict[int, tuple[int, int]] = {}
         self.products: dict[int, Products] = {}  # by warp
         # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
-        self.tensor: dict[int, tuple[int, int, np.ndarray]] = {}
+        self.tensor: dict[int, tuple[int, int, News]] = {}
 
     def place(self, slots: Iterable[int], numbers: Iterable[int]) -> None:
         """Blocks ``numbers`` move into ``slots``."""
@@ -80,9 +81,17 @@ class HappensBefore(Conflicts):
             self.messages.forget(range(before, before + self.clocks.per_block))
             self.number[slot] = number
             self.clocks.place(slot, number)
-            self.shared.forget(slot * stride, (slot + 1) * stride)
+            self._forget(slot * stride, (slot + 1) * stride)
             for warp in range(slot * per_block, (slot + 1) * per_block):
                 self.products.pop(warp, None)
+
+    def _forget(self, start: int, stop: int) -> None:
+        """A new block gets the shared memory [start, stop)."""
+        if self.shared.touched:
+            units = slice(start // self.shared.unit, stop // self.shared.unit)
+            for unit in np.flatnonzero(self.shared.objects[units]).tolist():
+                self.messages.places.pop((id(self.shared), units.start + unit), None)
+        self.shared.forget(start, stop)
 
     def block_ended(self, slot: int) -> None:
         """Race unless some thread of the block in ``slot`` knows of all that other blocks did to
@@ -94,11 +103,13 @@ class HappensBefore(Conflicts):
         warps = slice(
             slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block
         )
-        known = clocks.known[np.unique(clocks.row_of[warps])].max(axis=0)
         records = np.concatenate([shadow.writes[units][:, None], shadow.reads[units]], axis=1)
-        who = marks.who_of(records)
+        who, threads = marks.who_of(records), clocks.thread_of[warps.start, 0]
+        known = np.max(
+            [clocks.knows(row, threads, who) for row in np.unique(clocks.row_of[warps])], axis=0
+        )
         late = (
-            (known[who] < marks.clock_of(records))
+            (known < marks.clock_of(records))
             & (who // clocks.per_block != self.number[slot])
             & (who < clocks.threads)
         )
@@ -115,26 +126,38 @@ class HappensBefore(Conflicts):
             None if all(mask == FULL for mask in masks) else masks,
         )
 
-    def arrive(self, left: np.ndarray | None, paths: Iterable[Path]) -> np.ndarray:
+    def arrive(self, left: News | None, paths: Iterable[Path]) -> News:
         """``paths`` come to a barrier: what they and those before them (``left``) bring."""
         news = self.clocks.release(self.lanes_of(paths))
-        return news if left is None else np.maximum(np.pad(left, (0, len(news) - len(left))), news)
+        return news if left is None else self.clocks.unions.both(left, news)
 
-    def leave(self, left: np.ndarray | None, paths: Iterable[Path]) -> None:
+    def meet(self, slots: list[int]) -> set[int]:
+        """All threads of the blocks in ``slots`` have come to a barrier at once; returns of which
+        slots this is all there is to do: ``arrive`` and ``leave`` are for the others."""
+        per_block, numbers = self.placement.warps_per_block, np.array(slots, np.intp)
+        done = self.clocks.meet(numbers[:, None] * per_block + np.arange(per_block))
+        return set(numbers[done].tolist())
+
+    def leave(self, left: News | None, paths: Iterable[Path]) -> None:
         """``paths`` leave a barrier that has completed."""
         paths = list(paths)
         if paths and left is not None:
             self.clocks.acquire(self.lanes_of(paths), left)
 
     def warp_barrier(self, lanes: Lanes) -> None:
+        if lanes.full:
+            rest = ~self.clocks.meet(lanes.warps[:, None])
+            if not rest.any():
+                return
+            lanes = Lanes(self.placement, lanes.warps[rest], None)
         for warp, mask in lanes.masks_by_warp().items():
             part = Lanes.of(self.placement, [warp], None if mask == FULL else [mask])
             self.clocks.acquire(part, self.clocks.release(part))
 
     def mbarrier_made(self, words: np.ndarray) -> None:
         for word in words.reshape(-1).tolist():
-            self.columns[word] = self.clocks.column()
-            self.arriving[word], self.complete[word] = {}, {}
+            self.columns[word] = self.clocks.column(self._block(word * 8))
+            self.arriving[word], self.complete[word] = self.messages.left(), self.messages.left()
 
     def mbarrier_arrived(self, ins: Instruction, lanes: Lanes, words: np.ndarray) -> None:
         order, blocks = (
@@ -150,12 +173,11 @@ class HappensBefore(Conflicts):
 
     def mbarrier_completed(self, word: int, phases: int) -> None:
         """``phases`` of it are complete by now."""
-        for key, news in self.arriving[word].items():
-            leave(self.complete[word], key, news)
-        self.arriving[word] = {}
-        copies = np.zeros(self.clocks.known.shape[1], np.int32)
-        copies[self.columns[word]] = phases
-        leave(self.complete[word], (CTA, self._block(word * 8)), copies)
+        for key, news in self.arriving[word].of.items():
+            self.complete[word].add(key, news)
+        self.arriving[word].clear()
+        copies = self.clocks.news_of(self.columns[word], phases)
+        self.complete[word].add((CTA, self._block(word * 8)), copies)
 
     def mbarrier_seen(
         self, ins: Instruction, lanes: Lanes, words: np.ndarray, done: np.ndarray
@@ -209,7 +231,8 @@ class HappensBefore(Conflicts):
     def _columns_of_stores(self, copy: Copy) -> tuple[int, int]:
         thread = int(self.clocks.thread_of[copy.lanes.sel][0])
         if thread not in self.stores:
-            self.stores[thread] = self.clocks.column(), self.clocks.column()
+            block = thread // self.clocks.per_block
+            self.stores[thread] = self.clocks.column(block), self.clocks.column(block)
             for column in self.stores[thread]:
                 self.report.owners[column] = thread
         return self.stores[thread]
@@ -239,7 +262,8 @@ class HappensBefore(Conflicts):
         array."""
         thread = int(self.clocks.thread_of[lane.sel].flat[0])
         if thread not in self.tensor:
-            self.tensor[thread] = self.clocks.column(), 0, np.zeros(0, np.int32)
+            column = self.clocks.column(thread // self.clocks.per_block)
+            self.tensor[thread] = column, 0, NOTHING
             self.report.owners[self.tensor[thread][0]] = thread
         column, issued, _ = self.tensor[thread]
         self.tensor[thread] = column, issued + 1, self.clocks.release(lane)
@@ -251,28 +275,28 @@ class HappensBefore(Conflicts):
             np.int64(marks.record(column, issued + 1, marks.PRODUCT, ins.pc)),
         )
 
-    def tensor_news(self, lane: Lanes) -> np.ndarray | None:
+    def tensor_news(self, lane: Lanes) -> News | None:
         """What a commit by the lane has to tell: its operations so far are done, and with them what
         they came after."""
         found = self.tensor.get(int(self.clocks.thread_of[lane.sel].flat[0]))
         if found is None:
             return None
         column, issued, before = found
-        news = np.zeros(self.clocks.known.shape[1], np.int32)
-        news[: len(before)], news[column] = before, issued
-        return news
+        return self.clocks.unions.both(before, self.clocks.news_of(column, issued))
 
-    def tensor_committed(self, word: int, lane: Lanes, news: np.ndarray) -> None:
+    def tensor_committed(self, word: int, lane: Lanes, news: News) -> None:
         """The arrival at mbarrier ``word`` that follows tells it to the cluster."""
-        leave(self.arriving[word], (CLUSTER, self.messages.block_of(lane)), news)
+        self.arriving[word].add((CLUSTER, self.messages.block_of(lane)), news)
 
     def product_issued(self, ins: Instruction, warp: int, starts: np.ndarray) -> None:
         """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and
         registers of all lanes."""
         held = self.products.get(warp)
         if held is None:
-            held = self.products[warp] = Products(self.clocks.column())
-            self.report.owners[held.column] = int(self.clocks.thread_of[warp, 0])
+            first = int(self.clocks.thread_of[warp, 0])
+            column = self.clocks.column(first // self.clocks.per_block)
+            held = self.products[warp] = Products(column)
+            self.report.owners[held.column] = first
         held.issued += 1
         lane = Lanes.of(self.placement, [warp], [1])
         units = self.shared.units(starts.reshape(-1), CHUNK).reshape(1, -1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-PC_BITS, WAY_BITS, CLOCK_BITS, WHO_BITS = 15, 3, 24, 21
+PC_BITS, WAY_BITS, CLOCK_BITS, WHO_BITS = 15, 3, 22, 23
 WAY_SHIFT, CLOCK_SHIFT, WHO_SHIFT = PC_BITS, PC_BITS + WAY_BITS, PC_BITS + WAY_BITS + CLOCK_BITS
 
 # How: ordinary; atomic or otherwise strong, by scope; by an object that orders itself (mbarrier);
@@ -41,18 +41,30 @@ def pc_of(record_: int) -> int:
 
 class Shadow:
     """The memory ``data`` (bytes) in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units,
-    readers], ``objects``: units that carry releases."""
+    readers], ``objects``: units that carry releases. Memory that nothing has touched costs
+    nothing: ``touched`` and ``was_read`` say whether anything was."""
 
     def __init__(self, data: np.ndarray, unit: int, readers: int) -> None:
         self.data, self.unit, self.readers = data, unit, readers
         count = -(-data.size // unit)
         self.writes, self.objects = np.zeros(count, np.int64), np.zeros(count, bool)
-        self.reads = np.zeros((count, readers), np.int64)
+        self.touched = self.was_read = False
+        self._make(count)
+
+    def _make(self, count: int) -> None:
+        self.reads = np.zeros((count, self.readers), np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return self.writes.nbytes + self.objects.nbytes + self.reads.nbytes
 
     def forget(self, start: int, stop: int) -> None:
         """Bytes [start, stop) begin anew."""
         units = slice(start // self.unit, -(-stop // self.unit))
-        self.writes[units], self.reads[units], self.objects[units] = 0, 0, False
+        if self.touched:
+            self.writes[units], self.objects[units] = 0, False
+        if self.was_read:
+            self.reads[units] = 0
 
     def units(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
         """The units of ``nbytes`` from each of ``offsets`` on: [*offsets.shape, count]."""
@@ -62,24 +74,95 @@ class Shadow:
         return first[..., None] + np.arange(-(-nbytes // self.unit))
 
     def before(self, units: np.ndarray, writing: bool) -> np.ndarray:
-        """Records that an access must come after: [*units.shape, 1 or 1 + readers]; empty if there
-        are none."""
-        last = self.writes[units]
-        if not writing:
-            return last[..., None] if last.any() else last[..., None][..., :0]
-        reads = self.reads[units]
-        if reads.any():
-            return np.concatenate([last[..., None], reads], axis=-1)
-        return last[..., None] if last.any() else last[..., None][..., :0]
+        """Records that an access must come after: [*units.shape, 1 or more], the last write first;
+        empty if there are none."""
+        last = self.writes.take(units)[..., None]
+        if writing and self.was_read:
+            reads = self._read_before(units)
+            if reads.any():
+                return np.concatenate([last, reads], axis=-1)
+        return last if last.any() else last[..., :0]
+
+    def _read_before(self, units: np.ndarray) -> np.ndarray:
+        return self.reads[units]
 
     def holds(self, units: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Whether each of ``units`` holds ``values``, their bytes [*units.shape, unit]."""
         return (self.data[units[..., None] * self.unit + np.arange(self.unit)] == values).all(-1)
 
     def wrote(self, units: np.ndarray, records: np.ndarray) -> None:
+        self.touched = True
         self.writes[units] = records
+        if self.was_read:
+            self._clear(units)
+
+    def _clear(self, units: np.ndarray) -> None:
         self.reads[units] = 0
 
     def read(self, units: np.ndarray, warps: np.ndarray, records: np.ndarray) -> None:
         """``warps``: numbers of the readers' warps over the grid."""
-        self.reads[units, warps % self.readers] = records
+        self.was_read = True
+        self.reads.reshape(-1)[units * self.readers + warps % self.readers] = records
+
+
+class LargeShadow(Shadow):
+    """Of memory that few warps read in most places: ``reads`` [units] has a place for one of them,
+    the one of number ``reader`` [units] modulo ``readers``. Units that more have read have a row of
+    ``crowds`` [rows, readers] instead, whose number is in ``crowd`` [units], 0 for none."""
+
+    def _make(self, count: int) -> None:
+        self.reads, self.reader = np.zeros(count, np.int64), np.zeros(count, np.uint8)
+        self.crowd, self.crowds = np.zeros(count, np.int32), np.zeros((1, self.readers), np.int64)
+        self.free: list[np.ndarray] = []  # rows of crowds
+
+    @property
+    def nbytes(self) -> int:
+        parts = self.writes, self.objects, self.reads, self.reader, self.crowd, self.crowds
+        return sum(each.nbytes for each in parts)
+
+    def _read_before(self, units: np.ndarray) -> np.ndarray:
+        reads = self.reads[units][..., None]
+        if len(self.crowds) == 1:
+            return reads
+        rows = self.crowd[units]
+        return np.concatenate([reads, self.crowds[rows]], axis=-1) if rows.any() else reads
+
+    def _clear(self, units: np.ndarray) -> None:
+        self.reads[units] = 0
+        if len(self.crowds) > 1:
+            rows = np.unique(self.crowd[units])
+            rows = rows[rows > 0]
+            if rows.size:
+                self.crowds[rows], self.crowd[units] = 0, 0
+                self.free.append(rows)
+
+    def read(self, units: np.ndarray, warps: np.ndarray, records: np.ndarray) -> None:
+        self.was_read = True
+        readers = np.broadcast_to(warps % self.readers, units.shape).astype(np.uint8).reshape(-1)
+        units, records = units.reshape(-1), np.broadcast_to(records, units.shape).reshape(-1)
+        alone = self.crowd[units] == 0
+        if alone.any():
+            alone &= (self.reads[units] == 0) | (self.reader[units] == readers)
+            self.reads[units[alone]], self.reader[units[alone]] = records[alone], readers[alone]
+            # of those who came in this very step one is left
+            alone &= self.reader[units] == readers
+        if alone.all():
+            return
+        units, records, readers = units[~alone], records[~alone], readers[~alone]
+        new = units[self.crowd[units] == 0]
+        if new.size:
+            new = np.unique(new)
+            rows = self._rows(len(new))
+            self.crowds[rows, self.reader[new]] = self.reads[new]
+            self.crowd[new], self.reads[new] = rows, 0
+        self.crowds[self.crowd[units], readers] = records
+
+    def _rows(self, count: int) -> np.ndarray:
+        """As many rows of zeros."""
+        free = np.concatenate([*self.free, np.zeros(0, np.int32)])
+        if len(free) < count:
+            start, more = len(self.crowds), max(count, len(self.crowds) // 2)
+            self.crowds = np.concatenate([self.crowds, np.zeros((more, self.readers), np.int64)])
+            free = np.concatenate([free, np.arange(start, start + more, dtype=np.int32)])
+        self.free = [free[count:]]
+        return free[:count]

@@ -76,6 +76,12 @@ class Lanes:
         owner, columns = np.nonzero(active)
         return Lanes(self.placement, self.warps[owner], columns, owner)
 
+    def one(self, index: tuple[int, ...]) -> Lanes:
+        """The lane whose value has ``index``."""
+        row = index[0]
+        columns = np.array([index[1]]) if self.full else self.columns[row : row + 1]
+        return Lanes(self.placement, self.warps[row : row + 1], columns, np.zeros(1, np.intp))
+
     def masks_by_warp(self) -> dict[int, int]:
         """Warp -> mask of its executing lanes."""
         if self.full:

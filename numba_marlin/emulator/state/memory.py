@@ -199,6 +199,15 @@ class Memory:
             )
         return (origin + offset) // nbytes
 
+    def places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray) -> np.ndarray:
+        """Numbers that are equal where addresses of ``space`` are of the same bytes."""
+        if space not in self.own:
+            return address
+        if space == "shared::cluster":
+            origin, address = self.peers(ins, lanes, address)
+            return origin + address
+        return self.own[space].origin[lanes.sel] + address
+
     def windows(self, address: np.ndarray):
         """Split generic addresses: yields (space, mask), mask None if all are of one space.
 

@@ -1,0 +1,157 @@
+"""Contract under test: what ``ordering.clocks`` keeps by block and shares is what a vector clock
+for every thread would say, and ``shadow.LargeShadow`` keeps the readers that ``Shadow`` does."""
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from numba_marlin.emulator.ordering.clocks import Clocks
+from numba_marlin.emulator.ordering.messages import CTA, EVERYONE, GPU, Messages, Order
+from numba_marlin.emulator.ordering.shadow import LargeShadow, Shadow
+from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
+
+BLOCKS, WARPS = 3, 2
+THREADS, COLUMNS = BLOCKS * WARPS * WARP, 4
+ACTIONS = st.tuples(
+    st.sampled_from(
+        "send receive listen fence meet pass_on learn clear".split() + ["warp barrier"]
+    ),
+    st.integers(0, BLOCKS - 1),
+    st.integers(0, WARPS - 1),
+    st.sampled_from((None, 1, 0x80000001, 0xFFFF)),  # lanes; None: all of the warp
+    st.integers(0, 1),
+)
+
+
+def steps(text):
+    """Actions of all lanes, "send 0 1 0": what, of which block and warp, at which place."""
+    found = []
+    for each in text.split(", "):
+        what, *numbers = each.rsplit(" ", 3)
+        block, warp, place = map(int, numbers)
+        found.append((what, block, warp, None, place))
+    return found
+
+
+class Dense:
+    """``known`` [threads, threads + columns]; ``left`` [place]: what was left there for all."""
+
+    def __init__(self):
+        self.known = np.zeros((THREADS, THREADS + COLUMNS), np.int64)
+        self.clock = np.ones(THREADS, np.int64)
+        self.left = [np.zeros(THREADS + COLUMNS, np.int64) for _ in range(2)]
+        self.unheard = np.zeros_like(self.known)
+
+    def release(self, threads):
+        told = self.known[threads].max(axis=0)
+        told[threads] = self.clock[threads]
+        self.clock[threads] += 1
+        return told
+
+    def acquire(self, threads, told):
+        self.known[threads] = np.maximum(self.known[threads], told)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(ACTIONS, min_size=1, max_size=25), st.booleans())
+@example(steps("send 0 0 0, receive 1 0 0, send 1 0 1, receive 2 0 1"), False)
+@example(
+    steps("send 0 0 0, listen 1 0 0, clear 0 0 0, send 2 0 0, listen 1 0 0, fence 1 0 0"), False
+)
+@example(steps("learn 0 1 0, meet 0 0 0"), True)
+@example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
+@example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
+def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
+    placement = Placement(BLOCKS, WARPS, WARPS * WARP)
+    clocks, dense = Clocks(placement, BLOCKS), Dense()
+    for slot in range(BLOCKS):
+        clocks.place(slot, slot)
+    messages = Messages(clocks, [[number] for number in range(BLOCKS)])
+    places = [messages.left(), messages.left()]
+    news = [clocks.column(index % BLOCKS) for index in range(COLUMNS if columns else 0)]
+    for what, block, warp, mask, place in actions:
+        lanes = Lanes.of(placement, [block * WARPS + warp], None if mask is None else [mask])
+        threads = clocks.thread_of[lanes.sel].reshape(-1)
+        if what == "send":
+            messages.send(places[place], lanes, Order(True, GPU, False, True))
+            dense.left[place] = np.maximum(dense.left[place], dense.release(threads))
+        elif what == "receive":
+            messages.receive(places[place], lanes, Order(True, GPU, True, False))
+            dense.acquire(threads, dense.left[place])
+        elif what == "clear":
+            places[place].clear()
+            dense.left[place][:] = 0
+        elif what == "listen":
+            messages.receive(places[place], lanes, Order(True, GPU, False, False))
+            dense.unheard[threads] = np.maximum(dense.unheard[threads], dense.left[place])
+        elif what == "fence":
+            messages.fence(lanes, GPU)
+            dense.acquire(threads, dense.unheard[threads])
+            dense.clock[threads] += 1
+        elif what == "pass_on":  # to a warp of another block
+            warps = [(block + 1) % BLOCKS * WARPS + warp]
+            other = Lanes.of(placement, warps, None)
+            clocks.acquire(other, clocks.release(lanes))
+            dense.acquire(clocks.thread_of[warps].reshape(-1), dense.release(threads))
+        elif what == "learn" and news:
+            clocks.learn(lanes, news[block], 3 + place)
+            dense.acquire(threads, np.eye(1, THREADS + COLUMNS, THREADS + block)[0] * (3 + place))
+        elif what in ("meet", "warp barrier"):
+            count = WARPS if what == "meet" else 1
+            groups = np.arange(BLOCKS * WARPS).reshape(-1, count)[block:]
+            done = clocks.meet(groups)
+            for group in groups[done].tolist():
+                together = clocks.thread_of[group].reshape(-1)
+                dense.acquire(together, dense.release(together))
+            for group in groups[~done].tolist():
+                all_ = Lanes.of(placement, group, None)
+                clocks.acquire(all_, clocks.release(all_))
+                together = clocks.thread_of[group].reshape(-1)
+                dense.acquire(together, dense.release(together))
+    assert (clocks.clock == dense.clock).all()
+    everyone = np.concatenate([np.arange(THREADS), np.array(news, np.int64)])
+    known = clocks.knows(
+        clocks.row_of.reshape(-1, 1), clocks.thread_of.reshape(-1, 1), everyone[None]
+    )
+    # of its own past a thread needs to know nothing, and may know more
+    others = np.arange(THREADS)[:, None] != everyone[None]
+    wanted = dense.known[:, : len(everyone)]
+    assert (known == wanted)[others].all()
+
+
+def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not_elsewhere():
+    placement = Placement(2, 1, WARP)
+    clocks = Clocks(placement, 2)
+    for slot in range(2):
+        clocks.place(slot, slot)
+    messages = Messages(clocks, [[0], [1]])
+    left, narrow = messages.left(), Order(True, CTA, True, False)
+    messages.send(left, Lanes.of(placement, [0], [1]), Order(True, GPU, False, True))
+    for warp, heard in ((0, 1), (1, 0)):
+        lane = Lanes.of(placement, [warp], [2])
+        messages.receive(left, lane, narrow)
+        row, thread = clocks.row_of[lane.sel], clocks.thread_of[lane.sel]
+        assert clocks.knows(row, thread, np.zeros(1, np.int64)).tolist() == [heard]
+    assert (GPU, EVERYONE) in messages.unheard[WARP + 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_one_reader_or_a_crowd_are_the_readers_of_a_dense_shadow(seed):
+    rng, data = np.random.default_rng(seed), np.zeros(64, np.uint8)
+    one, other = LargeShadow(data, 4, 4), Shadow(data, 4, 4)
+    for step in range(1, 12):
+        warps = rng.integers(0, 6, 3)
+        units = rng.integers(0, 16, (3, 8, 1)) if rng.random() < 0.7 else np.full((3, 8, 1), 5)
+        records = ((warps << 20)[:, None, None] | step << 4) + np.zeros(units.shape, np.int64)
+        if step % 4 == 0:
+            for shadow in (one, other):
+                shadow.wrote(units, records)
+        else:
+            for shadow in (one, other):
+                shadow.read(units, warps[:, None, None], records)
+        every = np.arange(16)[:, None]
+        for writing in (True, False):
+            found = [shadow.before(every, writing) for shadow in (one, other)]
+            sets = [[sorted(filter(None, row)) for row in each[:, 0].tolist()] for each in found]
+            assert sets[0] == sets[1] or not any(sum(sets[0] + sets[1], []))
