@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from layers import expected_touched, expert_bytes, rows_per_expert
 
 from numba_marlin.problems.experts import ExpertsProblem
@@ -14,7 +15,8 @@ DIFFERENCE = 4e-3  # of the largest number, between two fp16 products of other o
 
 
 def random_experts(problem, device, generator):
-    """A PackedExperts of torch tensors on the device: random codes, scales near 2**-6."""
+    """A PackedExperts of torch tensors on the device: random codes, scales near 2**-6. (FP4:
+    words of scales from a real weight.)"""
     import torch
 
     from numba_marlin.formats.experts import PackedExperts
@@ -26,19 +28,34 @@ def random_experts(problem, device, generator):
     words = torch.randint(
         -(2**31), 2**31, shape, dtype=torch.int32, device=device, generator=generator
     )
+    facts = {"group_size": problem.group_size if groups > 1 else -1, "k": problem.k, "n": problem.n}
+    if problem.codes != "integer":
+        from numba_marlin.api import pack
+        from numba_marlin.formats import BlockWeight
+        from numba_marlin.formats.fp4_marlin import PackedBlocks
+
+        rng = np.random.default_rng(0)
+        codes, scales = rng.integers(0, 16, (512, 64)), rng.integers(124, 129, (16, 64))
+        weight = BlockWeight(
+            codes.astype(np.uint8), "e2m1", scales.astype(np.uint8), "e8m0", (32, 1)
+        )
+        some = torch.from_numpy(pack(weight).scales)
+        shape = (problem.experts, n_packed // 64, -(-problem.k // 32) * 16)
+        drawn = torch.randint(0, some.numel(), shape, device=device, generator=generator)
+        arrays = {
+            "qweight": words,
+            "scales": some.to(device).reshape(-1)[drawn],
+            "factors": torch.full((problem.experts, n_packed), 2.0**-6, device=device),
+        }
+        facts |= {"layout": "marlin-fp4", "scale_grid": "e8m0"}
+        return PackedExperts(arrays, PackedBlocks, (facts,) * problem.experts)
     scales = (
         torch.rand((problem.experts, groups, n_packed), device=device, generator=generator)
         .add_(0.5)
         .mul_(2**-6)
         .half()
     )
-    facts = {
-        "layout": "marlin",
-        "bits": 4,
-        "group_size": problem.group_size if groups > 1 else -1,
-        "k": problem.k,
-        "n": problem.n,
-    }
+    facts |= {"layout": "marlin", "bits": 4}
     arrays = {"qweight": words, "scales": scales}
     return PackedExperts(arrays, PackedWeight, (facts,) * problem.experts)
 

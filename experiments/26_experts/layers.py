@@ -17,11 +17,14 @@ class Model:
     hidden: int
     width: int  # of an expert's hidden layer
     group_size: int = 128
+    codes: str = "integer"  # or "e2m1": MXFP4
 
     def products(self, m):
         """{name: ExpertsProblem}"""
         k, h = self.hidden, self.width
         common = {"experts": self.experts, "top_k": self.top_k, "group_size": self.group_size}
+        if self.codes != "integer":
+            common |= {"codes": self.codes, "scale_dtype": "e5m3"}
         return {
             "gate_up": ExpertsProblem(m=m, n=2 * h, k=k, **common),
             "down": ExpertsProblem(m=m, n=k, k=h, x_of_pairs=True, combine=True, **common),
@@ -32,16 +35,18 @@ MODELS = (
     Model("Mixtral 8x7B", 8, 2, 4096, 14336),
     Model("Qwen3-30B-A3B", 128, 8, 2048, 768),
     Model("gpt-oss-120b", 128, 4, 2880, 2880, 32),
+    Model("gpt-oss-120b, MXFP4", 128, 4, 2880, 2880, 32, "e2m1"),
     Model("DeepSeek-V3", 256, 8, 7168, 2048),
     Model("Kimi K2", 384, 8, 7168, 2048),
 )
-TINY = (Model("tiny", 6, 2, 128, 64, 32), Model("tiny, wide", 9, 3, 64, 96, 32))
+TINY = (Model("tiny", 6, 2, 128, 64, 32), Model("tiny, MXFP4", 9, 3, 64, 96, 32, "e2m1"))
 
 
 def expert_bytes(problem):
     """Of one expert's codes and scales."""
     groups = 1 if problem.group_size == -1 else problem.k // problem.group_size
-    return problem.n * (problem.k // 2 + 2 * groups)
+    scale_bytes = 2 if problem.codes == "integer" else 1
+    return problem.n * (problem.k // 2 + scale_bytes * groups)
 
 
 def expected_touched(problem):

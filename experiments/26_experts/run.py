@@ -108,7 +108,14 @@ def compile_all(found, sweep, processes):
     for config in spilled:
         print("  spills:", config)
     dense = {
-        f"{problem.k} x {problem.n}": WeightProblem(1, problem.n, problem.k, problem.group_size)
+        f"{problem.k} x {problem.n} {problem.codes}": WeightProblem(
+            1,
+            problem.n,
+            problem.k,
+            problem.group_size,
+            scale_dtype=problem.scale_dtype,
+            codes=problem.codes,
+        )
         for _, _, problem in found
     }
     print(warmup(dense, m=range(1, MOST_ROWS + 1), processes=processes), flush=True)

@@ -112,8 +112,13 @@ class Routing:
 
     def on_host(self) -> Routing:
         """The same with NumPy arrays."""
-        held = (self.ids, self.weights, self.pairs, self.offsets)
-        return Routing(*map(residence.on_host, held), self.complete)
+        return Routing(
+            residence.on_host(self.ids),
+            residence.on_host(self.weights),
+            residence.on_host(self.pairs),
+            residence.on_host(self.offsets),
+            self.complete,
+        )
 
     def __repr__(self) -> str:
         return (

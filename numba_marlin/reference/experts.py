@@ -16,6 +16,7 @@ as |h| + dh.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -97,10 +98,10 @@ def moe_matmul(
         these, rows = rows_of(expert, x, routing)
         if len(these):
             product[these] = matmul(rows, experts[expert], None if bias is None else bias[expert])
-    product = product.reshape(routing.m, routing.top_k, -1)
+    each = product.reshape(routing.m, routing.top_k, -1)
     if combine:
-        return (routing.weights.astype(np.float64)[:, :, None] * product).sum(axis=1)
-    return product
+        return (routing.weights.astype(np.float64)[:, :, None] * each).sum(axis=1)
+    return each
 
 
 def activate(gate_up: np.ndarray, activation: str = "silu", limit: float = 7.0) -> np.ndarray:
@@ -153,7 +154,7 @@ def moe_mlp_bounds(
 ) -> Bounds:
     """``moe_mlp`` and the error bounds of a layer that rounds gate, up and hidden numbers to
     ``out_dtype``. order: of the first product's sums; the second's may have any."""
-    options = {"method": method, "out_dtype": out_dtype}
+    options: dict[str, Any] = {"method": method, "out_dtype": out_dtype}
     first = moe_bounds(x, gate_up, routing, gate_up_bias, order=order, **options)
     hidden = activate(first.product, activation)
     gate, up = np.split(first.product, 2, axis=-1)
