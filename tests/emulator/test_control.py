@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import Deadlock, DivergentCollective, Trap
+from numba_marlin.emulator import Deadlock, DivergentCollective, MachineError, Trap
 from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import fails, launch
 
@@ -346,3 +346,10 @@ def test_observer_sees_every_instruction_with_its_lanes():
         ("mov", (1, 32)),
         ("ret", (1, 32)),
     ]
+
+
+@pytest.mark.parametrize("number", ["16", "%r0"])
+def test_there_are_sixteen_barriers(number):
+    """Whoever comes: the whole block at once, or a part of it first."""
+    error = fails(MachineError, f"mov.u32 %r0, 16;\n bar.sync {number}; // BAD", block=64)
+    assert "barrier 16 does not exist, there are 16" in str(error)
