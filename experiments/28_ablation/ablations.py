@@ -47,7 +47,7 @@ STEP = """\
             # half 0 of this step's tile is in registers already
             fetch_to_registers(state, stage, 1)
             load.fetch_to_shared(state, slice_, before, step + (cfg.stages - 1))
-            wait_for_stage()
+            load.wait_for_stage(state, slice_, after, step + 1)
             matmul(state.fragments, 0)
             # in the slice's last step this brings zeros, which nothing multiplies
             fetch_to_registers(state, after, 0)
@@ -56,7 +56,7 @@ STEP = """\
 
 ONE_STAGE = (
     ANY_STAGES,
-    Edit("kernel", "cp_async_wait_group(n=config.stages - 2)", "cp_async_wait_group(n=0)"),
+    Edit("load", "cp_async_wait_group(n=config.stages - 2)", "cp_async_wait_group(n=0)"),
     Edit("kernel", "for stage in range(cfg.stages - 1):", "for stage in range(1):"),
     Edit(
         "kernel",
@@ -66,7 +66,7 @@ ONE_STAGE = (
             cuda.syncthreads()  # both halves are in everybody's registers: the stage is free
             load.fetch_to_shared(state, slice_, stage, step + 1)
             matmul(state.fragments, 0)
-            wait_for_stage()
+            load.wait_for_stage(state, slice_, after, step + 1)
             fetch_to_registers(state, stage, 0)
             matmul(state.fragments, 1)
 """,
@@ -83,7 +83,7 @@ SINGLE_REGISTERS = (
             matmul(state.fragments, 0)
             fetch_to_registers(state, stage, 1)
             matmul(state.fragments, 1)
-            wait_for_stage()
+            load.wait_for_stage(state, slice_, after, step + 1)
 """,
     ),
     Edit("kernel", "            fetch_to_registers(state, 0, 0)  # half 0 of the first tile\n", ""),
@@ -152,7 +152,7 @@ PLAIN_LOADS = (
     Edit("load", "                state.source.policy,\n", ""),
     Edit("load", "ptx.cp_async_16_zfill(", "copy(", times=2),
     Edit("load", "        ptx.cp_async_commit_group()\n", ""),
-    Edit("kernel", "        wait_for_copy_groups()\n", ""),
+    Edit("load", "        wait_for_copy_groups()\n", ""),
 )
 
 NO_UNROLLING = (

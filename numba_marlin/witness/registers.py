@@ -50,6 +50,7 @@ PLAIN = (
     "bits_of_f32",
     "f32_of_bits",
     "opaque_u32",
+    "vabsdiff4_u32",
     "tid_x",
     *WIDTHS,
 )

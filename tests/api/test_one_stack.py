@@ -70,8 +70,8 @@ def test_other_formats_are_multiplied_by_the_kernels_that_take_them(form, kernel
     (
         ({"kernel": "nobody"}, "kernel='nobody' must be one of .*block_scaled"),
         ({"kernel": "ampere"}, "kernel 'ampere' does not take two block-scaled operands"),
-        ({"kernel": "tcgen05", "bias": np.ones(N, np.float32)}, "does not take a bias"),
-        ({"kernel": "tcgen05", "activation": "silu"}, "does not take activation=silu"),
+        ({"kernel": "block_mma", "bias": np.ones(N, np.float32)}, "does not take a bias"),
+        ({"kernel": "block_mma", "activation": "silu"}, "does not take activation=silu"),
     ),
 )
 def test_a_kernel_that_cannot_is_refused(given, message):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.data import measured
@@ -154,10 +154,20 @@ def recorded(kernel: str, problem, config, on: Device | None = None) -> dict | N
     found = [
         row
         for row in times_of(problem)
-        if (row["kernel"], row["config"]) == (kernel, asdict(config))
+        if row["kernel"] == kernel
+        and is_config(row["config"], config)
         and (on is None or is_of(row, on.name))
     ]
     return max(reversed(found), key=lambda row: row["date"], default=None)
+
+
+def is_config(fields: dict, config) -> bool:
+    """Whether a recorded configuration is this one. Fields that there were not yet when it was
+    recorded have their defaults."""
+    try:
+        return type(config)(**fields) == config
+    except (TypeError, ValueError):  # of a kernel that has changed since
+        return False
 
 
 def times_of(problem) -> list[dict]:
