@@ -159,7 +159,7 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
         (("--kernel", "tcgen05", "--group-size", 128), "--group-size 128 does not fit nvfp4"),
         (
             ("--kernel", "tcgen05", "--config", "tile_m=64"),
-            "must be NAME=VALUE with one of activation, bias, c_dtype, format, result, source, stages",
+            "one of activation, bias, c_dtype, format, result, source, stages, tile_n",
         ),
         (
             ("--kernel", "tcgen05", "--warp", 6),
