@@ -2,6 +2,7 @@
 whatever the type of the result."""
 
 import numpy as np
+import pytest
 
 import numba_marlin as nm
 from numba_marlin.formats import small_floats
@@ -9,6 +10,7 @@ from numba_marlin.reference.operands import block_scaled_bounds
 from tests.api.block_operands import operands
 
 
+@pytest.mark.thorough
 def test_a_source_in_float32_and_a_result_in_fp4():
     """alpha * A B^T + beta * C, activated and quantised in one epilogue."""
     a, b = operands()

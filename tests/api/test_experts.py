@@ -53,6 +53,7 @@ def test_it_is_within_its_bounds(kernel, combine):
         judged(y, moe_bounds(X, EXPERTS, ROUTING, combine=combine, order="random"))
 
 
+@pytest.mark.thorough
 def test_rows_of_pairs_are_multiplied_one_by_one():
     x = RNG.standard_normal((M, 2, K)).astype(np.float16)
     y = nm.moe_matmul(x, EXPERTS, ROUTING, backend="emulator")
@@ -60,6 +61,7 @@ def test_rows_of_pairs_are_multiplied_one_by_one():
     assert y.shape == (M, 2, N)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", ({"bits": 8}, {"zeros_kind": "integer"}, {"zeros_kind": "float16"})
 )
@@ -80,6 +82,7 @@ def test_what_the_kernel_does_not_take_goes_through_the_loop():
         nm.moe_matmul(X, held, ROUTING, kernel="moe", backend="emulator")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ("nvfp4", "mxfp4"))
 def test_fp4_from_weights_to_a_layer(kind):
     def packed(k, n, seed):
@@ -93,6 +96,7 @@ def test_fp4_from_weights_to_a_layer(kind):
         nm.moe_matmul(round_to(X, "bfloat16"), gate_up, ROUTING, backend="emulator")
 
 
+@pytest.mark.thorough
 def test_experts_of_several_devices_add_up_to_all():
     """Each has its own experts, of all tokens; what it gives of others is 0."""
     whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator").astype(np.float64)
@@ -110,6 +114,7 @@ def test_experts_of_several_devices_add_up_to_all():
     assert np.abs(combined - wanted).max() <= 2.0**-11 * np.abs(wanted).max()
 
 
+@pytest.mark.thorough
 def test_columns_of_several_devices_lie_side_by_side():
     whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator", batch_invariant=True)
     half = EXPERTS.cut(range(K), range(32, 64))

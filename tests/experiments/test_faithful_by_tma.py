@@ -46,6 +46,7 @@ def faithful_products(experiment, case, names=None, **options):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", FAITHFUL_CASES)
 def test_tma_in_the_faithful_kernel_changes_no_bit(experiment, case):
     """Stripes of several slices, rows past m; with ``ragged`` tiles past n and k."""
