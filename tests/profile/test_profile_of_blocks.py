@@ -80,7 +80,10 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
         (["--kernel", "block_scaled", "--device", "model"], "has no timing"),
         (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"),
         (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
-        (["--kernel", "tcgen05", "--config", "tile_m=4"], "NAME=VALUE with one of activation, bias"),
+        (
+            ["--kernel", "tcgen05", "--config", "tile_m=4"],
+            "NAME=VALUE with one of activation, bias",
+        ),
         (["--config", "stages=4"], "also give --kernel"),
     ],
 )
