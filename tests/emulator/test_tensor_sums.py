@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from numba_marlin.emulator import Machine
@@ -262,6 +262,7 @@ codes = st.integers(0, 0xFF)
 
 
 @given(st.sampled_from(PAIRS), st.lists(st.tuples(codes, codes), min_size=1, max_size=32), words)
+@example(("e4m3", "e5m2"), [(0, 0x44)], 1)  # a subnormal accumulator and a multiple of 4
 def test_sums_of_any_small_floats_follow_the_rules(kinds, pairs, c):
     a, b = (np.array([column], np.uint8) for column in zip(*pairs))
     found = small_product(kinds, a, b, np.array([[c]], np.uint32).view(np.float32))

@@ -191,7 +191,7 @@ def _uncut(
         most = numbers.shape[2] * left_top * right_top * 2.0 ** -(left_unit + right_unit)
         if most > limit:
             return None
-    units = c * np.float32(2.0 ** -(left_unit + right_unit))
+    units = c * 2.0 ** np.float64(-(left_unit + right_unit))  # in float32 a small c would be 0
     if not most + float(np.abs(units).max()) <= limit or (units != np.rint(units)).any():
         return None
     total = numerics.matrix_product(left, right)
