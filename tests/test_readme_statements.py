@@ -17,7 +17,7 @@ from numba_marlin.emulator import Machine
 from numba_marlin.kernels import registry
 from numba_marlin.problems import WEIGHTS
 from tests import experiment_results
-from tests.pages import TEXT
+from tests.pages import TEXT, WRITTEN
 
 ROOT = Path(__file__).resolve().parent.parent
 VERB = re.compile(r"^\| `numba-marlin (?P<verb>\w+)(?P<arguments>.*?)` \| (?P<what>.*) \|$", re.M)
@@ -266,7 +266,7 @@ def test_the_method_is_that_of_the_rows(monkeypatch):
 
 def _examples():
     """The Python blocks without a marker of their own (torch's: tests/torch_room), once each."""
-    found = re.findall(r"(?<!-->\n)```python\n(.*?)```", TEXT, re.DOTALL)
+    found = re.findall(r"(?<!-->\n)```python\n(.*?)```", WRITTEN, re.DOTALL)
     return list(dict.fromkeys(found))
 
 
@@ -280,16 +280,27 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
     layer = "model.layers.0.mlp.up_proj"
     weight = testing.make_quantized("uniform", "ordinary", k, n, 32, 0)
     nm.save_checkpoint(tmp_path / "llama-gptq", {layer: weight}, "gptq")
+    sizes = {"w1": (k, 64), "w2": (64, k), "w3": (k, 64)}
+    experts = {
+        f"model.layers.0.block_sparse_moe.experts.{e}.{name}": nm.quantize(
+            draw(size).astype(np.float32), group_size=32
+        )
+        for e in range(4)
+        for name, size in sizes.items()
+    }
+    nm.save_checkpoint(tmp_path / "mixtral", experts, "gptq")
+    names["logits"] = draw((16, 4)).astype(np.float32)
     monkeypatch.chdir(tmp_path)
     examples, found = _examples(), []
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         own = dict(names)
         exec("import numba_marlin as nm\n" + example, own)
         found.append(own)
-    first, gptq, blocks, files = found
+    first, mixture, gptq, blocks, files = found
     assert nm.reference.check(first["y"], names["x"], first["q"]).ok
     assert np.array_equal(nm.dequantize(nm.unpack(first["p"])), nm.dequantize(first["q"]))
+    assert mixture["y"].shape == names["x"].shape and np.isfinite(mixture["y"]).all()
     assert gptq["q"].shape == (k, n) and not np.array_equal(gptq["q"].codes, first["q"].codes)
     assert blocks["y"].shape == (16, n) and blocks["h"].shape == (16, n)
     assert np.array_equal(nm.dequantize(files["w"]), nm.dequantize(weight))
