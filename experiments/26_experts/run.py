@@ -89,7 +89,7 @@ def configurations(problem, sweep):
 
 def build(config, target="sm_90a"):
     from numba_marlin import compiler
-    from numba_marlin.kernels.moe import MOE
+    from numba_marlin.kernels.experts.moe import MOE
 
     built = compiler.build(MOE, config, target, compiler.COMPILERS[0])
     return built.resources.registers, built.resources.spill_loads

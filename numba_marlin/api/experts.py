@@ -138,7 +138,7 @@ def moe_matmul(
         groups of 32, 64, 128, 256 or all of k, and FP4). "loop": ``matmul`` for one expert after
         the other, for every format and GPU; it waits until the host knows the routing. None: "moe"
         if it takes the problem, else "loop".
-    config: a ``kernels.moe.MoeConfig``; default: ``kernels.moe.choose``'s.
+    config: a ``kernels.experts.moe.MoeConfig``; default: ``kernels.experts.moe.choose``'s.
     stream, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.
 

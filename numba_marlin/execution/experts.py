@@ -19,8 +19,8 @@ from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.routing import Routing
 from numba_marlin.hardware import devices
-from numba_marlin.kernels.moe import MOE, MoeConfig
-from numba_marlin.kernels.moe.choose import configuration
+from numba_marlin.kernels.experts.moe import MOE, MoeConfig
+from numba_marlin.kernels.experts.moe.choose import configuration
 
 
 @dataclass(frozen=True, eq=False)

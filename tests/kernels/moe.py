@@ -13,7 +13,7 @@ from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.formats.routing import Routing
-from numba_marlin.kernels.moe import MOE, MoeConfig
+from numba_marlin.kernels.experts.moe import MOE, MoeConfig
 from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.reference.experts import moe_bounds
 from numba_marlin.testing.blocks import make_blocks

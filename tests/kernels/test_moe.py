@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from numba_marlin import compiler, testing
 from numba_marlin.compiler import gates
 from numba_marlin.formats.floats import round_to
-from numba_marlin.kernels.moe import MOE, MoeConfig
+from numba_marlin.kernels.experts.moe import MOE, MoeConfig
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe
 from tests.kernels.harness import cases

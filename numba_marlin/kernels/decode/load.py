@@ -3,7 +3,7 @@ the ring of stages, in bulk (``cp.async.bulk``). What it does is called *copy*; 
 consumer warps do, from shared memory to registers.
 
 ``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function, made of
-``copy_verbs``, which other producers use too (``kernels.moe``). ``copy_weights``:
+``copy_verbs``, which other producers use too (``kernels.experts.moe``). ``copy_weights``:
 another way to copy a stage's weights than ``copy_rows`` (experiments/03_tma tries some). ``shared``
 has the map of a stage, ``schedule`` says what a step, a stripe and a position are.
 

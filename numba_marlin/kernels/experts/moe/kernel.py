@@ -43,10 +43,10 @@ on k only. With ``combine`` the sum over experts is in the order of a token's sl
 
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.multiply import multiply_verbs
+from numba_marlin.kernels.experts.moe.load import load_verbs
+from numba_marlin.kernels.experts.moe.output import output_verbs
+from numba_marlin.kernels.experts.moe.schedule import schedule_verbs
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.moe.load import load_verbs
-from numba_marlin.kernels.moe.output import output_verbs
-from numba_marlin.kernels.moe.schedule import schedule_verbs
 
 
 def make(lang, config):

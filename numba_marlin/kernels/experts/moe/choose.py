@@ -10,8 +10,8 @@ are mostly in L2. (``decode``, of which these are the loops, has the last regist
 from __future__ import annotations
 
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.experts.moe.config import MoeConfig
 from numba_marlin.kernels.language.choice import with_stages_that_fit
-from numba_marlin.kernels.moe.config import MoeConfig
 
 # (most rows of an expert if all have as many, batch, warps_n, warps_k, stage_k, stages)
 ARRANGEMENTS = (

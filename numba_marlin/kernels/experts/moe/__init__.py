@@ -6,7 +6,7 @@ expert), ``load`` (rows of x gathered where they lie) and ``output`` (rows scatt
 a token's experts). ``config`` has its sizes, ``definitions`` says how it is launched,
 ``execution.experts`` launches it. Importing this imports no Numba."""
 
-from numba_marlin.kernels.moe.config import MoeConfig
-from numba_marlin.kernels.moe.definitions import MOE
+from numba_marlin.kernels.experts.moe.config import MoeConfig
+from numba_marlin.kernels.experts.moe.definitions import MOE
 
 __all__ = ["MOE", "MoeConfig"]

@@ -15,8 +15,8 @@
 from numba_marlin.hardware.limits import ALL_LANES, WARP_LANES
 from numba_marlin.kernels.decode import output as decode
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.experts.moe.config import WORD_BYTES
 from numba_marlin.kernels.language.definition import ceil_div
-from numba_marlin.kernels.moe.config import WORD_BYTES
 
 
 def output_verbs(lang, config):

@@ -4,10 +4,10 @@ have it. m: tokens."""
 
 from __future__ import annotations
 
+from numba_marlin.kernels.experts.moe.config import MoeConfig
+from numba_marlin.kernels.experts.moe.kernel import make
 from numba_marlin.kernels.language.about import About, MachineCost
 from numba_marlin.kernels.language.definition import KernelDefinition
-from numba_marlin.kernels.moe.config import MoeConfig
-from numba_marlin.kernels.moe.kernel import make
 
 MOE = KernelDefinition(
     name="moe",

@@ -24,8 +24,8 @@ with other fields:
 from numba_marlin.hardware.limits import WARP_LANES
 from numba_marlin.kernels.decode import schedule as decode
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.experts.moe.config import WORD_BYTES
 from numba_marlin.kernels.language.stripes import stripe_verbs
-from numba_marlin.kernels.moe.config import WORD_BYTES
 
 
 def schedule_verbs(lang, config):
