@@ -187,7 +187,7 @@ def test_extras_are_there():
 
 
 def test_options_of_the_tests_are_there(pytestconfig):
-    said = between("<!-- output:test -->", "## Use it").partition("<!-- end:output -->")[2]
+    said = between("<!-- output:test -->", "\n## ").partition("<!-- end:output -->")[2]
     assert "--thorough" in said and "HYPOTHESIS_PROFILE=nightly" in said
     for option in re.findall(r"--([\w-]+)", said):
         assert pytestconfig.getoption(option.replace("-", "_"), "absent") != "absent", option
