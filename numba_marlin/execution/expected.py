@@ -55,9 +55,8 @@ class Expected:
 def launch(problem: Any, candidate: Candidate) -> Expected:
     """What a launch of ``candidate`` takes on the PTX machine."""
     about = find_kernel(candidate.kernel).about
-    tile = about.tile(candidate.config)
     warps = _warps(candidate)
-    count = about.machine_cost.instructions(problem.m, problem.n, problem.k, tile)
+    count = about.instructions(candidate.config, problem.m, problem.n, problem.k)
     nbytes = MACHINE_WEIGHT_BYTES * problem.n * problem.k + WARP_BYTES * warps
     return Expected(about.machine_cost.seconds(count, warps), COMPILER_BYTES + nbytes, count)
 
