@@ -74,7 +74,7 @@ def test_unpacked_words_are_the_weights(key):
             at, register, address = place
             b = found.buffer("b")
             word, value = (address - b["address"]) // 4, int(history.result(register, at)[lane])
-            for _, first, k, n in places_of(word, b["shape"][1], 4):
+            for _, first, k, n in places_of(*divmod(word, b["shape"][1]), 4):
                 assert value >> first & 15 == q.codes[k, n]
                 seen.add((k, n))
             section = plain.plain(pages.page(found, choice, ("unpack",)).sections[0])

@@ -1,13 +1,14 @@
 """The page of a trace, with one module per section.
 
 ``page(trace, choice)`` shows all sections in the order in which a reader should meet them: idea,
-launch, phases, and so on.
+launch, phases, and so on; that of the experts only for a mixture.
 """
 
 from __future__ import annotations
 
 from numba_marlin.trace.pages import (
     copies,
+    experts,
     fragments,
     idea,
     launch,
@@ -30,6 +31,7 @@ __all__ = ["SECTIONS", "Choice", "check_keys", "page"]
 SECTIONS = {
     "idea": idea.section,
     "launch": launch.section,
+    "experts": experts.section,
     "phases": phases.section,
     "weights": weights.section,
     "copies": copies.section,
@@ -61,12 +63,16 @@ def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) ->
     check_keys(keys)
     choice.check(trace)
     sections: list[Section] = [
-        make(trace, choice) for key, make in SECTIONS.items() if not keys or key in keys
+        make(trace, choice)
+        for key, make in SECTIONS.items()
+        if (key in keys if keys else trace.of_experts or key != experts.KEY)
     ]
     about = trace.about
     problem = about.get("problem") or {}
     sizes = ", ".join(
-        f"{name}={problem[name]}" for name in ("m", "n", "k", "group_size") if name in problem
+        f"{name}={problem[name]}"
+        for name in ("m", "n", "k", "group_size", "experts", "top_k")
+        if name in problem
     )
     title = f"{about.get('kernel', trace.header['kernel'])}, step by step"
     subtitle = (

@@ -112,7 +112,15 @@ KERNEL = KernelDefinition(
         ),
         tile=lambda config: (config.batch, config.columns),
         division=DIVISION,
-        demo=Demo(trace=(6, 256, 256), profile=(16, 4096, 2048)),
+        demo=Demo(
+            trace=(6, 512, 384),
+            trace_changes={"combine": True},
+            trace_why=(
+                "a token's rows are added up, so that all that the kernel does is there: with"
+                " --experts or --top-k they are left as they are, unless --combine is given"
+            ),
+            profile=(16, 4096, 2048),
+        ),
         unmeasured="no GPU has profiled it: experiments/26_experts times it",
         trials=(
             Trial(
