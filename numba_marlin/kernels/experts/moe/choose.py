@@ -18,6 +18,7 @@ from numba_marlin.kernels.language.choice import (
     check_types,
     with_stages_that_fit,
 )
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.problems.experts import ExpertsProblem
 
 # (most rows of an expert if all have as many, batch, warps_n, warps_k, stage_k, stages)
@@ -108,7 +109,8 @@ def described(problem: ExpertsProblem, config: MoeConfig, device: Device) -> Des
             f"the last of a token's {problem.top_k} experts to come adds up its rows, in their"
             " order: no launch of its own, and the same bits on every run"
         )
-    return Description(None, tuple(reasons), {"most_row_blocks": most})
+    tiles = {"n": ceil_div(problem.n, config.columns)}
+    return Description(None, tuple(reasons), {"most_row_blocks": most, "tiles": tiles})
 
 
 def check(config: MoeConfig, problem: ExpertsProblem) -> None:
