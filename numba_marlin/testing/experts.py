@@ -110,19 +110,23 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
     )
 
 
-def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=None) -> Prepared:
-    """A launch of the layer's product. pairs: the routing's in another order; a_stride: elements
-    from a row of x to the next, default k."""
-    config, routing = given.config, given.routing
-    kernel, k = kernel_of(config), given.x.shape[-1]
-    problem = ExpertsProblem.of_experts(
+def problem_of(given: Layer) -> ExpertsProblem:
+    config = given.config
+    return ExpertsProblem.of_experts(
         given.experts,
-        routing,
+        given.routing,
         config.dtype,
         bias=config.bias,
         x_of_pairs=config.x_of_pairs,
         combine=config.combine,
     )
+
+
+def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=None) -> Prepared:
+    """A launch of the layer's product. pairs: the routing's in another order; a_stride: elements
+    from a row of x to the next, default k."""
+    config, routing = given.config, given.routing
+    kernel, k = kernel_of(config), given.x.shape[-1]
     lists = routing_operands(routing, config.combine)
     operands = {
         "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
@@ -134,7 +138,7 @@ def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=No
         bind(
             kernel,
             config,
-            problem,
+            problem_of(given),
             operands,
             sms=sms,
             compiled=compiler.build(kernel, config, target=TARGET, compiler="numba-cuda"),

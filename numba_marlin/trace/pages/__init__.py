@@ -25,7 +25,7 @@ from numba_marlin.trace.record import Trace
 from numba_marlin.views import Page, Section
 from numba_marlin.wording import did_you_mean
 
-__all__ = ["SECTIONS", "Choice", "check_keys", "page"]
+__all__ = ["SECTIONS", "Choice", "check_keys", "page", "usual"]
 
 # key of a section -> function of (trace, choice) that builds it
 SECTIONS = {
@@ -54,8 +54,13 @@ def check_keys(keys: tuple[str, ...]) -> None:
             )
 
 
+def usual(trace: Trace) -> tuple[str, ...]:
+    """The keys of the sections that are shown where none is asked for."""
+    return tuple(key for key in SECTIONS if trace.of_experts or key != experts.KEY)
+
+
 def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) -> Page:
-    """Build the page of ``trace``. keys: the sections to show; default: all.
+    """Build the page of ``trace``. keys: the sections to show; default: ``usual``.
 
     Raises ValueError if there is no such section, or if the trace lacks the chosen block, warp or
     lane.
@@ -63,9 +68,7 @@ def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) ->
     check_keys(keys)
     choice.check(trace)
     sections: list[Section] = [
-        make(trace, choice)
-        for key, make in SECTIONS.items()
-        if (key in keys if keys else trace.of_experts or key != experts.KEY)
+        make(trace, choice) for key, make in SECTIONS.items() if key in (keys or usual(trace))
     ]
     about = trace.about
     problem = about.get("problem") or {}
