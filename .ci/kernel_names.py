@@ -5,8 +5,8 @@ it, it declares (``numba_marlin/kernels/language/about.py``), and they ask the r
 package outside ``kernels/``, these are counted, and inside it those that mean a kernel of another
 family:
 
-- an import from a kernel's package, and the type of its configuration (but a package in BUILT_OF is
-  made of another's verbs, and says so);
+- an import from a kernel's package, and the type of its configuration (but a family may be made of
+  others' verbs: its ``__init__`` says so, BUILT_OF);
 - a string that is a kernel's name, or has one as a word: names with an underscore anywhere, others
   behind the word kernel ("--kernel decode"), for they are words of English too;
 - of names that are those of PTX instructions as well (INSTRUCTIONS), which the rooms about PTX
@@ -27,8 +27,6 @@ from pathlib import PurePosixPath
 PACKAGE, KERNELS = "numba_marlin/", "numba_marlin/kernels/"
 DECLARATION = "declare.py"
 INSTRUCTIONS = {"wgmma", "tcgen05"}
-# folder in kernels/ -> the kernels whose verbs it is made of
-BUILT_OF = {"experts": {"decode", "wgmma"}}
 DOCUMENTATION = {"EXAMPLES", "EPILOG"}
 
 
@@ -40,6 +38,13 @@ def declared_in(files: dict[str, str]) -> dict[str, str]:
         for path, text in files.items()
         if path.startswith(KERNELS) and PurePosixPath(path).name == DECLARATION
     }
+
+
+def built_of(files: dict[str, str], family: str) -> set[str]:
+    """The kernels whose verbs a folder in ``kernels/`` is made of, as its ``__init__`` says."""
+    text = files.get(f"{KERNELS}{family}/__init__.py", "")
+    said = re.findall(r"^BUILT_OF = \((.*)\)", text, re.M)
+    return set(re.findall(r"\w+", "".join(said)))
 
 
 def family(path: str) -> str:
@@ -59,7 +64,7 @@ def kernel_names(files: dict[str, str]) -> Iterator[tuple[str, int, str]]:
             continue
         mine = set()
         if path.startswith(KERNELS):
-            mine = families.get(family(path), set()) | BUILT_OF.get(family(path), set())
+            mine = families.get(family(path), set()) | built_of(files, family(path))
         others = {name: each for name, each in declared.items() if name not in mine}
         for line, what in naming(ast.parse(text), others):
             yield path, line, what

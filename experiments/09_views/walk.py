@@ -304,4 +304,27 @@ VIEWS = (
         0,
         3,
     ),
+    (
+        "experts",
+        "A mixture of experts: which block took which expert's rows",
+        (
+            "a line for each expert that a token goes to, a column for each step of its tiles: all"
+            " of them in a row are cut into equal stripes. Experts without a token are not read"
+        ),
+        ("--kernel", "moe"),
+        "experts",
+        0,
+        0,
+        2,
+    ),
+    (
+        "gathered",
+        "... whose rows a block gathered, and who added up a token's experts",
+        "one bulk copy a row and stage, from where the token's row lies; sums in a fixed order",
+        ("--kernel", "moe"),
+        "experts",
+        0,
+        2,
+        4,
+    ),
 )

@@ -69,10 +69,11 @@ SWEEP = (
 
 def configurations(problem, sweep):
     """{label: MoeConfig}; "moe" is the chosen one."""
-    from numba_marlin.execution.experts import chosen
+    from numba_marlin.hardware.devices import device
+    from numba_marlin.heuristics import default_config
     from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 
-    first = chosen(problem)
+    first = default_config("moe", problem, device("H200"))
     found = {"moe": first}
     names = ("batch", "warps_n", "warps_k", "stage_k", "stages", "resident", "blocks_per_sm")
     for *sizes, whole in SWEEP if sweep else ():
@@ -89,9 +90,9 @@ def configurations(problem, sweep):
 
 def build(config, target="sm_90a"):
     from numba_marlin import compiler
-    from numba_marlin.kernels.experts.moe import MOE
+    from numba_marlin.kernels.experts.moe import KERNEL
 
-    built = compiler.build(MOE, config, target, compiler.COMPILERS[0])
+    built = compiler.build(KERNEL, config, target, compiler.COMPILERS[0])
     return built.resources.registers, built.resources.spill_loads
 
 

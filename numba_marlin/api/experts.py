@@ -1,11 +1,10 @@
 """``route``, ``load_experts``, ``moe_matmul`` and ``moe_mlp``: mixtures of experts. Arguments are
-checked here; ``execution.experts`` runs the products."""
+checked here; ``execution.product`` runs the products."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,15 @@ from numba_marlin.api.checks import (
 )
 from numba_marlin.api.matmul import check_beside, hand_back, matmul
 from numba_marlin.api.packing import pack
+from numba_marlin.api.reports import thread
 from numba_marlin.api.surgery import concat
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution import arrays, driver
+from numba_marlin.execution import arrays, driver, repeat
+from numba_marlin.execution import plan as planning
+from numba_marlin.execution.binding import experts_operands, routing_operands
+from numba_marlin.execution.product import Options, Product, run
+from numba_marlin.execution.reference import experts_product
 from numba_marlin.execution.scratch import Workspace
 from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.experts import PackedExperts
@@ -30,12 +34,15 @@ from numba_marlin.formats.floats import HALF_TYPES, round_to
 from numba_marlin.formats.residence import HOST
 from numba_marlin.formats.routing import Routing
 from numba_marlin.hardware import devices
+from numba_marlin.heuristics import has_instructions
+from numba_marlin.kernels import registry
+from numba_marlin.problems import EXPERTS
 from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.reference.experts import ACTIVATIONS, check_routed
 from numba_marlin.reference.routing import SCORINGS
 
 BACKENDS = ("auto", "cuda", "emulator", "reference")
-KERNELS = ("moe", "loop")
+LOOP = "loop"  # in place of a kernel: the dense one, expert by expert
 
 
 def route(
@@ -120,8 +127,10 @@ def moe_matmul(
     kernel: str | None = None,
     config=None,
     stream=None,
+    compiler: str = COMPILERS[0],
     workspace: Workspace | None = None,
     batch_invariant: bool = False,
+    return_info: bool = False,
 ):
     """The products of tokens with the weights of their experts, [k, n] each, in one launch.
 
@@ -136,11 +145,12 @@ def moe_matmul(
     backend: as in ``matmul``.
     kernel: "moe": one persistent launch, ragged over experts (compute capability 9.0; integers in
         groups of 32, 64, 128, 256 or all of k, and FP4). "loop": ``matmul`` for one expert after
-        the other, for every format and GPU; it waits until the host knows the routing. None: "moe"
-        if it takes the problem, else "loop".
-    config: a ``kernels.experts.moe.MoeConfig``; default: ``kernels.experts.moe.choose``'s.
-    stream, workspace: as in ``matmul``.
+        the other, for every format and GPU; it waits until the host knows the routing. None: a
+        kernel that takes the problem, else "loop".
+    config: the kernel's configuration; default: the choice of ``explain(..., experts=, top_k=)``.
+    stream, compiler, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.
+    return_info: return (result, RunInfo); with "loop", that of the last expert's product.
 
     With a routing to some of the experts (``routing.local``) rows of others are 0; ``combine``
     then adds up what is there. Errors are bounded in ``reference.experts``. Raises TypeError or
@@ -148,14 +158,15 @@ def moe_matmul(
     asked for cannot run.
     """
     refuse_torch_compile()
-    check_launch(COMPILERS[0], workspace, stream)
+    check_launch(compiler, workspace, stream)
     check_choice("backend", backend, BACKENDS)
     if kernel is not None:
-        check_choice("kernel", kernel, KERNELS)
+        check_choice("kernel", kernel, (*registry.names(EXPERTS), LOOP))
     _check_experts("experts", experts)
-    view, problem, bias_view = _checked(x, experts, routing, bias, combine)
+    view, problem, bias_view = _checked(x, experts, routing, bias, combine, batch_invariant)
+    ordinal = _ordinal(view, experts)
     if combine and not routing.complete:
-        # the kernel counts all of a token's experts
+        # a kernel counts all of a token's experts
         rows = moe_matmul(
             x,
             experts,
@@ -164,39 +175,25 @@ def moe_matmul(
             backend=backend,
             kernel=kernel,
             stream=stream,
+            compiler=compiler,
             workspace=workspace,
             batch_invariant=batch_invariant,
         )
-        return _summed(rows, routing)
-    if backend == "reference":
-        return _by_reference(view, experts, routing, bias_view, combine)
-    ordinal = _ordinal(view, experts)
-    on_gpu = _on_gpu(backend, ordinal)
-    device = driver.describe(ordinal or 0) if on_gpu else devices.MODEL
-    from numba_marlin.execution.experts import ExpertsProduct, chosen, on_device, on_machine
-    from numba_marlin.execution.experts import refusals as refusals_of
-
-    refusals = refusals_of(problem, device)
-    if kernel == "moe" and refusals:
-        raise CapabilityMissing(f"kernel='moe' does not take {', '.join(refusals)}: use 'loop'")
-    if kernel == "loop" or refusals:
-        return _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
-    shape = (problem.m, problem.n) if combine else (problem.m, problem.top_k, problem.n)
-    flat = view if len(view.shape) == 2 else arrays.view("x", _flat(x))
-    config = config or chosen(problem, batch_invariant)
-    if not on_gpu:
-        host = experts.to(HOST)
-        product = ExpertsProduct(problem, flat, host, routing.on_host(), bias_view)
-        return hand_back(on_machine(product, config).reshape(shape), view, None)
-    if view.on_host:
-        raise CapabilityMissing(
-            "x is on the host, must be on the GPU with backend='cuda': pass a torch tensor there"
-        )
-    result = arrays.empty_like(view, shape)
-    out = replace(arrays.view("out", result), shape=problem.result_shapes["c"][0])
-    product = ExpertsProduct(problem, flat, experts, routing, bias_view)
-    on_device(product, config, out, stream, workspace)
-    return result
+        return (_summed(rows, routing), thread.last) if return_info else _summed(rows, routing)
+    if backend != "reference" and (kernel == LOOP or _refused(problem, backend, kernel, ordinal)):
+        y = _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
+        return (y, thread.last) if return_info else y
+    named = None if kernel == LOOP else kernel
+    plan = planning.plan(problem, backend, named, config, ordinal)
+    product = _product(view, experts, routing, bias_view, problem, plan.backend, ordinal)
+    outcome = run(product, plan, Options(compiler, stream, workspace))
+    thread.last = outcome.info
+    repeat.log_run(outcome.info)
+    y = outcome.results["c"]
+    if view.on_host or plan.backend != "cuda":
+        y = hand_back(y, view, None)
+    y = y if combine else y.reshape(problem.m, problem.top_k, problem.n)
+    return (y, outcome.info) if return_info else y
 
 
 def moe_mlp(
@@ -245,7 +242,9 @@ def _check_experts(name: str, experts: object) -> None:
         )
 
 
-def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool):
+def _checked(
+    x, experts: PackedExperts, routing: Routing, bias, combine: bool, batch_invariant: bool
+):
     """-> (view of x, ExpertsProblem, view of bias or None)"""
     view = arrays.view("x", x)
     check_no_gradient("x", view)
@@ -260,13 +259,14 @@ def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool):
     if packed_for != view.type_name:
         raise ValueError(f"x.dtype={view.type_name} must be {packed_for}, which experts are for")
     check_same_place("routing.ids", arrays.view("routing.ids", routing.ids), view, "x")
-    problem = ExpertsProblem.of(
+    problem = ExpertsProblem.of_experts(
         experts,
         routing,
         view.type_name,
         bias=bias is not None,
         x_of_pairs=len(view.shape) == 3,
         combine=bool(combine),
+        batch_invariant=bool(batch_invariant),
     )
     bias_view = None
     if bias is not None:
@@ -289,24 +289,50 @@ def _ordinal(view: arrays.ArrayView, experts: PackedExperts) -> int | None:
     return ordinal
 
 
-def _on_gpu(backend: str, ordinal: int | None) -> bool:
-    """CapabilityMissing if the backend needs a GPU that is not there. Arrays on the host stay there
-    with "auto"."""
-    if backend == "emulator" or (backend == "auto" and ordinal is None):
-        return False
-    probe = driver.probe()
-    if not probe.usable:
-        raise CapabilityMissing(f"backend={backend!r}: {probe.reason}")
+def _refused(
+    problem: ExpertsProblem, backend: str, kernel: str | None, ordinal: int | None
+) -> bool:
+    """Whether every kernel refuses the problem, or the device. CapabilityMissing, with what is
+    refused, if it is ``kernel``."""
+    on_gpu = backend in ("auto", "cuda") and driver.probe().usable
+    device = driver.describe(ordinal or 0) if on_gpu else devices.MODEL
+    for each in registry.kernels(EXPERTS) if kernel is None else (registry.find_kernel(kernel),):
+        refusals = each.takes.refusals(problem)
+        if not has_instructions(each.name, device):
+            refusals += (f"{device.name}, which is {device.arch} and not {each.min_arch}",)
+        if not refusals:
+            return False
+        if kernel is not None:
+            raise CapabilityMissing(
+                f"kernel={kernel!r} does not take {', '.join(refusals)}: use {LOOP!r}"
+            )
     return True
 
 
-def _by_reference(view, experts, routing, bias, combine):
-    from numba_marlin.reference.experts import moe_matmul as exact
+def _product(view, experts, routing, bias, problem, backend: str, ordinal: int | None) -> Product:
+    """What runs: the routing's lists are inputs, the experts' arrays are kept on a device."""
+    on_gpu = backend == "cuda"
+    flat = view if len(view.shape) == 2 else arrays.view("x", _flat(view.owner))
+    held = routing if on_gpu else routing.on_host()
+    lists = routing_operands(held, problem.combine)
+    kept = experts_operands(experts if on_gpu else experts.to(HOST))
+    if on_gpu and experts.place != HOST:
+        kept = {name: arrays.view(name, each) for name, each in kept.items()}
+    inputs = {"a": flat} | {name: arrays.view(name, each) for name, each in lists.items()}
 
-    x, bias = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
-    with np.errstate(over="ignore", invalid="ignore"):
-        y = exact(x, experts.to(HOST), routing.on_host(), bias, combine=combine)
-        return hand_back(round_to(y, view.type_name), view, None)
+    def reference() -> dict[str, np.ndarray]:
+        x, b = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
+        return {"c": experts_product(x, experts.to(HOST), held, b, problem.combine)}
+
+    return Product(
+        problem,
+        inputs if bias is None else inputs | {"bias": bias},
+        reference,
+        {"a": "x"},
+        weight=experts,
+        kept=kept,
+        ordinal=ordinal or 0,
+    )
 
 
 def _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant):

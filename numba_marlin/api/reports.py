@@ -8,7 +8,7 @@ from numba_marlin import heuristics
 from numba_marlin.execution import driver
 from numba_marlin.execution.plan import RunInfo
 from numba_marlin.hardware import devices
-from numba_marlin.problems import ActivationsProblem, BlockProblem, WeightProblem
+from numba_marlin.problems import ActivationsProblem, BlockProblem, ExpertsProblem, WeightProblem
 
 thread = threading.local()  # last: the RunInfo of this thread's last product
 
@@ -42,6 +42,8 @@ def explain(
         dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
         batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with
         32). ``problems.ActivationsProblem``: the same, and activations="int8" or "fp8" (W4A8).
+        ``problems.ExpertsProblem`` (``moe_matmul``): the same as a WeightProblem's, and
+        experts=128, top_k=8, x_of_pairs=True, combine=True.
         ``problems.BlockProblem``: result="nvfp4", source=True (a C), bias=True,
         activation="silu", rounding="ceil".
 
@@ -58,11 +60,13 @@ def explain(
 def problem_of(
     m: int, n: int, k: int, group_size: int | None = None, format: str | None = None, **types
 ):
-    """``explain``'s arguments as a WeightProblem, an ActivationsProblem or a BlockProblem."""
+    """``explain``'s arguments as a WeightProblem, an ActivationsProblem, an ExpertsProblem or a
+    BlockProblem."""
     if format is None:
-        kind = WeightProblem if types.get("activations") is None else ActivationsProblem
-        if kind is WeightProblem:
+        kind: type[WeightProblem] = ActivationsProblem
+        if types.get("activations") is None:
             types.pop("activations", None)
+            kind = WeightProblem if types.get("experts") is None else ExpertsProblem
         return kind(m, n, k, 128 if group_size is None else group_size, **types)
     problem = BlockProblem(m, n, k, format, **types)
     if group_size not in (None, problem.group_size):

@@ -3,6 +3,7 @@ a compiler, except to measure (``--autotune``)."""
 
 from __future__ import annotations
 
+from numba_marlin.cli import mixtures
 from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.cli.types import add_type_arguments, types_of
 
@@ -13,6 +14,7 @@ EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 16 --n 8192 --k 8192 --bits 8 --dtype bfloat16 --zeros integer
   numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
   numba-marlin explain --m 16 --n 8192 --k 8192 --format nvfp4
+  numba-marlin explain --m 16 --n 4096 --k 2048 --experts 128 --top-k 8 --combine
   numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
 
 
@@ -44,6 +46,7 @@ def add_arguments(parser) -> None:
         choices=OPERAND_FORMATS,
         help="both operands block-scaled, for block_scaled_matmul",
     )
+    mixtures.add_arguments(parser)
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -72,6 +75,8 @@ def execute(args, report) -> bool:
     from numba_marlin.heuristics import tuned
 
     types = types_of(args)
+    if mixtures.asked(args):
+        types |= mixtures.fields(args)
     given = (args.m, args.n, args.k, args.group_size, args.device)
     explanation = api.explain(*given, **types)
     if args.autotune:

@@ -10,7 +10,7 @@ OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 
 
 # Kinds of problems that run, trace and profile make. (Not products with 8-bit activations.)
-SHOWN = ("weights", "operands")
+SHOWN = ("weights", "operands", "experts")
 
 
 class Names:

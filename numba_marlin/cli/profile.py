@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from numba_marlin.cli import mixtures
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
 HELP = "show where a kernel's time goes, what limits it, and what would help"
@@ -20,9 +21,14 @@ EXAMPLES = """\
   numba-marlin profile --open run.json --ncu ncu.csv --view counters   beside Nsight's counters
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
   numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
+  numba-marlin profile --demo --kernel moe                       a mixture of experts
+  numba-marlin profile --m 8 --n 1536 --k 2048 --experts 16 --top-k 4
 
 Every figure says whether it is measured on a GPU, counted on the PTX machine, modelled, or from a
 data sheet."""
+
+
+OF_A_RUN = ("demo", "m", "n", "k", "group_size", "experts", "top_k", "combine")
 
 
 def add_arguments(parser) -> None:
@@ -40,6 +46,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--group-size", type=int, metavar="G", help="rows that share a scale; -1: all (default 128)"
     )
+    mixtures.add_arguments(parser)
     parser.add_argument(
         "--kernel",
         choices=Names(),
@@ -155,7 +162,7 @@ def _check_given(args) -> None:
                 f"--view {key} must be one of {', '.join(SECTIONS)}, or compare (with --against)"
                 f"{did_you_mean(key, SECTIONS)}"
             )
-    for name in ("demo", "m", "n", "k", "group_size", "kernel", "config", "device"):
+    for name in (*OF_A_RUN, "kernel", "config", "device"):
         if args.open is not None and getattr(args, name) not in (None, False):
             raise ValueError(f"--open shows a saved profile; omit --{name.replace('_', '-')}")
 
@@ -164,6 +171,7 @@ def _profile(args, report) -> dict:
     from numba_marlin import heuristics
     from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
+    from numba_marlin.problems import EXPERTS
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources.other_tools import other_tools
 
@@ -175,7 +183,8 @@ def _profile(args, report) -> dict:
         return _block_scaled(args, report)
     problem = _problem(args)
     probe = driver.probe()
-    on_gpu = probe.usable and args.device is None
+    timed = problem.kind != EXPERTS  # experiments/26_experts times mixtures, in their own way
+    on_gpu = probe.usable and args.device is None and timed
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     _check_timed(device)
     candidate = (
@@ -204,7 +213,10 @@ def _profile(args, report) -> dict:
             )
         }
     )
-    return profile.build(counted, device, observation, ceilings, state, other_tools())
+    data = profile.build(counted, device, observation, ceilings, state, other_tools())
+    if not timed:
+        data["measured_elsewhere"] = _elsewhere(candidate.kernel, None, data["time"]["modelled_us"])
+    return data
 
 
 def _block_scaled(args, report) -> dict:
@@ -333,8 +345,13 @@ def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _problem(args):
-    from numba_marlin.kernels.registry import find_kernel
-    from numba_marlin.problems import WeightProblem
+    from numba_marlin.kernels.registry import find_kernel, kernels
+    from numba_marlin.problems import EXPERTS, ExpertsProblem, WeightProblem
 
-    demo = find_kernel(args.kernel or shown_first()).about.demo.profile
-    return WeightProblem(*_sizes(args, demo), 128 if args.group_size is None else args.group_size)
+    group_size = 128 if args.group_size is None else args.group_size
+    if not mixtures.asked(args):
+        demo = find_kernel(args.kernel or shown_first()).about.demo.profile
+        return WeightProblem(*_sizes(args, demo), group_size)
+    kernel = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[0]
+    sizes = _sizes(args, kernel.about.demo.profile)
+    return ExpertsProblem(*sizes, group_size, **mixtures.fields(args))

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numba_marlin.cli.kernels import (
-    Names,
-    device_for,
-)
+from numba_marlin.cli import mixtures
+from numba_marlin.cli.kernels import Names, device_for
 from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
 HELP = "show a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
@@ -27,6 +25,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel on a
   numba-marlin trace --config stages=3 --compare run.npz
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
+  numba-marlin trace --kernel moe --phase experts   which block takes which expert's rows
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
 ALL_BLOCKS = 16  # grids of up to this many blocks are recorded completely
 MORE = (
@@ -98,6 +97,7 @@ def add_arguments(parser) -> None:
             " `weights` follows them to their scale, codes and bytes"
         ),
     )
+    mixtures.add_arguments(parser)
     parser.add_argument(
         "--kernel",
         choices=Names(),
@@ -128,8 +128,8 @@ def add_arguments(parser) -> None:
         "--phase",
         metavar="NAME[,...]",
         help=(
-            "only these sections: idea, launch, phases, weights, copies, unpack, fragments, sums,"
-            " pipeline, timeline, memory, intensity"
+            "only these sections: idea, launch, experts, phases, weights, copies, unpack,"
+            " fragments, sums, pipeline, timeline, memory, intensity"
         ),
     )
     for name, what in (
@@ -245,6 +245,9 @@ def _describes(args) -> list[str]:
             "group_size",
             "weights",
             "floats",
+            "experts",
+            "top_k",
+            "combine",
             "kernel",
             "config",
             "sms",
@@ -333,6 +336,7 @@ def _recorded(args, report):
         "check": {"ok": not failures, "outputs": size, "failures": failures},
         **({"boxes": binding.boxes} if made.scaling is not None else {}),
         **({"floats": made.floats} if made.floats is not None else {}),
+        **made.about,
         **definition.about.of_run(chosen.config, trace.header["launch"]["shared_base"]),
     }
     return trace, not failures

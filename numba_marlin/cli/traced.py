@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from numba_marlin.cli import mixtures
 from numba_marlin.cli.kernels import multiplies_operands, shown_first, shown_for
 
 GROUP_SIZE = 128  # default
@@ -35,12 +36,14 @@ class Quantised:
     judged: function of {parameter: result} -> (number of outputs out of their bounds, number of
         outputs).
     floats: some of the floats that were quantised, as ``trace.pages.weights`` shows them, or None.
+    about: what else the trace keeps.
     """
 
     operands: dict[str, Any]
     scaling: Any
     judged: Callable[[dict], tuple[int, int]]
     floats: dict[str, Any] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,10 @@ class Described:
 def described(args) -> Described:
     """Return what the arguments describe. Omitted arguments default to the kernel's demonstration.
     Raises ValueError for arguments that contradict each other."""
+    if mixtures.asked(args):
+        from numba_marlin.cli.traced_experts import described as of_experts
+
+        return of_experts(args)
     return (_two_operands if multiplies_operands(args.kernel) else _one_weight)(args)
 
 
@@ -129,7 +136,7 @@ def _one_weight(args) -> Described:
     def quantised() -> Quantised:
         packed, shown = stored, None
         if packed is None and block_rows is not None:
-            packed = api.pack(_in_blocks(weight.values, kind))
+            packed = api.pack(in_blocks(weight.values, kind))
         elif packed is None:
             values = weight.values if args.floats is None else _with_floats(weight.values, args)
             found = api.quantize(values, bits=bits, group_size=args.group_size)
@@ -306,7 +313,7 @@ def stored_layer(args):
     return found
 
 
-def _in_blocks(values, kind: str):
+def in_blocks(values, kind: str):
     """Quantise float values [k, n] to a BlockWeight of NVFP4 or MXFP4, rounding to nearest."""
     import numpy as np
 

@@ -19,8 +19,6 @@ import numpy as np
 from numba_marlin.formats.floats import float_type
 
 OPERAND, RESULT, PARTIALS, LOCKS = "operand", "result", "partials", "locks"
-# A block-scaled result: the padding of its scales is zero, and the kernel does not write it.
-ZERO_BEFORE = ("sfd",)
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def bind(
         for name, each in read.items()
     }
     buffers |= {
-        name: Buffer(RESULT, shape, dtype, zero=name in ZERO_BEFORE)
+        name: Buffer(RESULT, shape, dtype, zero=name in problem.zero_before)
         for name, (shape, dtype) in problem.result_shapes.items()
     }
     partials_bytes, locks_bytes = definition.workspace_bytes(config, m, n, k, sms) or (0, 0)
@@ -156,6 +154,18 @@ def weight_operands(weight) -> dict[str, Any]:
         name: getattr(weight, name, None) for name in ("zeros", "factors")
     }
     return {name: array for name, array in found.items() if array is not None}
+
+
+def experts_operands(experts) -> dict[str, Any]:
+    """The arrays of ``formats.experts.PackedExperts``, {kernel parameter: array}, wherever they
+    are."""
+    return {"b" if name == "qweight" else name: each for name, each in experts.arrays.items()}
+
+
+def routing_operands(routing, combine: bool) -> dict[str, Any]:
+    """The lists of a ``formats.routing.Routing`` that a kernel reads, {parameter: array}."""
+    found = {"pairs": routing.pairs, "offsets": routing.offsets}
+    return found | ({"weights": routing.weights} if combine else {})
 
 
 def activation_operands(x) -> dict[str, Any]:

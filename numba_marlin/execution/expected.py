@@ -29,6 +29,7 @@ from typing import Any
 from numba_marlin.execution.plan import Plan
 from numba_marlin.heuristics import Candidate
 from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import EXPERTS
 
 # Seconds of two cores: per weight, to draw, quantise and pack it and to look at the error; per
 # multiplication of the float64 product, to compare with.
@@ -55,11 +56,15 @@ class Expected:
 def launch(problem: Any, candidate: Candidate) -> Expected:
     """What a launch of ``candidate`` takes on the PTX machine."""
     about = find_kernel(candidate.kernel).about
-    tile = about.tile(candidate.config)
     warps = _warps(candidate)
-    count = about.machine_cost.instructions(problem.m, problem.n, problem.k, tile)
-    nbytes = MACHINE_WEIGHT_BYTES * problem.n * problem.k + WARP_BYTES * warps
+    count = about.instructions(candidate.config, problem.m, problem.n, problem.k)
+    nbytes = MACHINE_WEIGHT_BYTES * _weights(problem) + WARP_BYTES * warps
     return Expected(about.machine_cost.seconds(count, warps), COMPILER_BYTES + nbytes, count)
+
+
+def _weights(problem: Any) -> int:
+    """How many there are."""
+    return problem.n * problem.k * (problem.experts if problem.kind == EXPERTS else 1)
 
 
 def _warps(candidate: Candidate) -> int:
@@ -70,7 +75,7 @@ def _warps(candidate: Candidate) -> int:
 def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
     """What quantising takes, and as many launches on the PTX machine, each with a listener that
     records what it hears (``trace``, ``profile``)."""
-    found, weights = launch(problem, candidate), problem.n * problem.k
+    found, weights = launch(problem, candidate), _weights(problem)
     nbytes = BASE_BYTES + WEIGHT_BYTES * weights + found.nbytes
     return Expected(
         WEIGHT_SECONDS * weights + LISTENING * runs * found.seconds,
@@ -81,12 +86,13 @@ def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
 
 def whole(problem: Any, plan: Plan) -> Expected:
     """What ``numba-marlin run`` takes; without compiling, which takes seconds once."""
-    m, n, k = problem.m, problem.n, problem.k
-    seconds = WEIGHT_SECONDS * n * k + PRODUCT_SECONDS * m * n * k
-    nbytes = BASE_BYTES + WEIGHT_BYTES * n * k + ELEMENT_BYTES * m * (n + k)
+    weights, products = _weights(problem), problem.flops / 2
+    seconds = WEIGHT_SECONDS * weights + PRODUCT_SECONDS * products
+    nbytes = BASE_BYTES + WEIGHT_BYTES * weights
+    nbytes += ELEMENT_BYTES * problem.m * (problem.n + problem.k)
     if plan.backend != "emulator":
         # the reference is the product a second time
-        more = PRODUCT_SECONDS * m * n * k if plan.backend == "reference" else 0
+        more = PRODUCT_SECONDS * products if plan.backend == "reference" else 0
         return Expected(seconds + more, nbytes)
     on_machine = launch(problem, plan.candidate)
     return Expected(

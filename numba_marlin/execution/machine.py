@@ -113,7 +113,7 @@ def _budget(binding: Binding) -> int:
     from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS
 
     about, (m, n, k, _) = binding.definition.about, binding.sizes
-    wanted = about.machine_cost.instructions(m, n, k, about.tile(binding.config))
+    wanted = about.instructions(binding.config, m, n, k)
     return max(MOST_WARP_INSTRUCTIONS, int(BUDGET * wanted))
 
 

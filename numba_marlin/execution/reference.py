@@ -40,3 +40,15 @@ def block_product(
     rounded = round_blocks(exact, BLOCK_FORMATS[result], global_scale, rounding)
     rounded = rounded.with_scales("128x4")
     return {"d": rounded.data, "sfd": rounded.scales}
+
+
+def experts_product(
+    x: np.ndarray, experts, routing, bias: np.ndarray | None, combine: bool
+) -> np.ndarray:
+    """x [m, k] or [m, top_k, k] -> [pairs, n], or with ``combine`` [m, n], of its type: the float64
+    products of a mixture's experts, rounded once."""
+    from numba_marlin.reference.experts import moe_matmul
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = moe_matmul(x, experts, routing, bias, combine=combine)
+        return round_to(exact.reshape(-1, exact.shape[-1]), x.dtype)

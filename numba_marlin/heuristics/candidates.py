@@ -159,10 +159,13 @@ def order_of(kernel: str, config: object) -> Order | None:
     return None if sums is None else (kernel, sums)
 
 
-def invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...] = LADDER) -> Order:
+def invariant_order(
+    problem: Problem, device: Device, kernels: tuple[str, ...] | None = None
+) -> Order:
     """The reduction order that the batch-invariant mode chooses among those of ``kernels``,
-    independent of the problem's m (``invariance``)."""
-    return _invariant_order(replace(problem, m=1, batch_invariant=True), device, kernels)
+    independent of the problem's m (``invariance``). kernels: default: all of the problem's kind."""
+    able = registry.names(problem.kind) if kernels is None else kernels
+    return _invariant_order(replace(problem, m=1, batch_invariant=True), device, able)
 
 
 @functools.lru_cache(maxsize=1024)

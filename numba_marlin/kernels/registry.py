@@ -90,10 +90,11 @@ def names(*kinds: str) -> tuple[str, ...]:
 
 
 def kernel_of(config: object) -> KernelDefinition:
-    """The kernel that ``config`` configures; TypeError lists the types there are."""
-    for kind in KINDS:
-        for kernel in kernels(kind):
-            if isinstance(config, kernel.config_type):
-                return kernel
+    """The kernel that ``config`` configures; TypeError lists the types there are. (A kernel's
+    configuration may be a subclass of another's.)"""
+    declared = {kernel.config_type: kernel for kind in KINDS for kernel in kernels(kind)}
+    for base in type(config).__mro__:
+        if base in declared:
+            return declared[base]
     wanted = ", ".join(find_kernel(name).config_type.__name__ for name in names())
     raise TypeError(f"config is a {type(config).__name__}, must be one of {wanted}")

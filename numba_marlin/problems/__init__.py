@@ -2,31 +2,38 @@
 
 ``WeightProblem`` (``weights``): activations times a quantised weight. ``BlockProblem``
 (``operands``): two matrices of small floats whose blocks share a scale. ``ActivationsProblem``
-(``activations``): activations in 8 bits times a quantised weight. All are frozen dataclasses that
-raise ValueError, naming the value and the rule, for problems that no kernel supports. All
-implement the ``Problem`` protocol (``protocol``), on which the rooms above the compiler depend.
+(``activations``): activations in 8 bits times a quantised weight. ``ExpertsProblem`` (``experts``):
+activations times the weights of a mixture's experts. All are frozen dataclasses that raise
+ValueError, naming the value and the rule, for problems that no kernel supports. All implement the
+``Problem`` protocol (``protocol``), on which the rooms above the compiler depend.
 
 May import formats.
 """
 
-from numba_marlin.problems.protocol import ACTIVATIONS, KINDS, OPERANDS, WEIGHTS, Problem
+from numba_marlin.problems.protocol import ACTIVATIONS, EXPERTS, KINDS, OPERANDS, WEIGHTS, Problem
 from numba_marlin.problems.weights import LARGEST_DIMENSION, WeightProblem
 
 __all__ = [
     "ACTIVATIONS",
+    "EXPERTS",
     "KINDS",
     "LARGEST_DIMENSION",
     "OPERANDS",
     "WEIGHTS",
     "ActivationsProblem",
     "BlockProblem",
+    "ExpertsProblem",
     "Problem",
     "WeightProblem",
 ]
 
 
 # A product with a weight needs nothing of the other kinds.
-_LATE = {"BlockProblem": "operands", "ActivationsProblem": "activations"}
+_LATE = {
+    "BlockProblem": "operands",
+    "ActivationsProblem": "activations",
+    "ExpertsProblem": "experts",
+}
 
 
 def __getattr__(name):

@@ -1,37 +1,50 @@
-"""``ExpertsProblem``: the sizes and types of the products of a mixture of experts.
+"""``ExpertsProblem``: the checked sizes and types of the products of a mixture of experts.
 
     C[token, slot] = A[token] @ W[e] + bias[e],  e = ids[token, slot]
 
-A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k]; W [E, k, n] quantised, as in
-``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times weights.
+A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k]; W [experts, k, n] quantised,
+as in ``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times
+weights. The routing (``formats.routing``) is an operand: sizes do not depend on it. ValueError,
+naming the value and the rule, for impossible sizes and types.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.routing import Routing
+from numba_marlin.problems.protocol import EXPERTS
+from numba_marlin.problems.weights import WeightProblem
+
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
-class ExpertsProblem:
-    """``dtype``: of activations, bias and result; the other fields as in ``WeightProblem``."""
+class ExpertsProblem(WeightProblem):
+    """m: tokens; the fields of a ``WeightProblem`` are those of each expert's product."""
 
-    m: int
-    n: int
-    k: int
-    experts: int
-    top_k: int
-    group_size: int
-    dtype: str = "float16"
-    bits: int = 4
-    zeros: str | None = None
-    scale_dtype: str = "float16"
-    bias: bool = False
-    codes: str = "integer"
+    kind: ClassVar[str] = EXPERTS
+
+    #: Experts whose weights are there.
+    experts: int = 8
+    #: Experts of a token.
+    top_k: int = 2
+    #: Whether A has a row for each pair of a token and an expert, not for each token.
     x_of_pairs: bool = False
+    #: Whether C has a row for each token: its experts' rows times their weights, added up.
     combine: bool = False
+    #: Whether all of a token's experts are there; if not, rows of the others are 0.
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("experts", "top_k"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.top_k > self.experts and self.complete:
+            raise ValueError(f"top_k={self.top_k} must be at most experts={self.experts}")
 
     @property
     def pairs(self) -> int:
@@ -39,23 +52,85 @@ class ExpertsProblem:
         return self.m * self.top_k
 
     @property
-    def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """{kernel parameter: (shape, type)} of the outputs."""
-        return {"c": ((self.m if self.combine else self.pairs, self.n), self.dtype)}
+    def most_touched(self) -> int:
+        """Experts that some token goes to, at most: the routing says how many."""
+        return min(self.experts, self.pairs)
+
+    @property
+    def rows_per_expert(self) -> float:
+        """If the routing is even."""
+        return self.pairs / self.experts
+
+    @property
+    def activation_bytes(self) -> int:
+        return 2 * self.k * (self.pairs if self.x_of_pairs else self.m)
+
+    @property
+    def routing_bytes(self) -> int:
+        """Pairs and offsets, and, to add up, weights."""
+        return WORD_BYTES * (self.pairs * (2 if self.combine else 1) + self.experts + 1)
+
+    @property
+    def bytes_of(self) -> dict[str, int]:
+        """Of the experts' weights those of ``most_touched``."""
+        one, touched = WeightProblem(1, *self._weight).bytes_of, self.most_touched
+        return {
+            "weights": touched * one["weights"],
+            "scales and zero points": touched * one["scales and zero points"],
+            "activations": self.activation_bytes,
+            "routing": self.routing_bytes,
+            "result": 2 * self.result_shapes["c"][0][0] * self.n,
+        }
+
+    @property
+    def least_bytes(self) -> int:
+        return sum(self.bytes_of.values())
 
     @property
     def flops(self) -> int:
         return 2 * self.pairs * self.n * self.k
 
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        lists = ("pairs", "offsets", *(("weights",) if self.combine else ()))
+        return (*super().operand_names, *lists)
+
+    @property
+    def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"c": ((self.m if self.combine else self.pairs, self.n), self.dtype)}
+
+    @property
+    def zero_before(self) -> tuple[str, ...]:
+        return () if self.complete else ("c",)
+
     def in_words(self) -> str:
         """The product in one line, for people."""
+        *_, weights = super().in_words().partition("], ")
         return (
-            f"{self.m} tokens to {self.top_k} of {self.experts} experts, k={self.k}, n={self.n}"
+            f"{self.m} token{'s' * (self.m > 1)} to {self.top_k} of {self.experts} experts,"
+            f" k={self.k}, n={self.n}, {weights}"
+            + (", a row of x for each expert of a token" if self.x_of_pairs else "")
             + (", summed over a token's experts" if self.combine else "")
         )
 
+    @property
+    def _weight(self) -> tuple:
+        """The fields of a ``WeightProblem`` behind m."""
+        return (
+            self.n,
+            self.k,
+            self.group_size,
+            self.dtype,
+            self.bits,
+            self.zeros,
+            self.scale_dtype,
+            self.bias,
+            self.batch_invariant,
+            self.codes,
+        )
+
     @classmethod
-    def of(
+    def of_experts(
         cls,
         experts: PackedExperts,
         routing: Routing,
@@ -64,22 +139,26 @@ class ExpertsProblem:
         bias: bool = False,
         x_of_pairs: bool = False,
         combine: bool = False,
+        batch_invariant: bool = False,
     ) -> ExpertsProblem:
+        """The problem of tokens of ``dtype`` routed so."""
         one = experts.facts[0]
         blocks = "scale_grid" in one
         return cls(
             routing.m,
             experts.n,
             experts.k,
-            len(experts),
-            routing.top_k,
             experts.group_size,
             dtype,
             4 if blocks else one["bits"],
             experts.zeros_kind,
             experts.scale_dtype,
             bias,
+            batch_invariant,
             "e2m1" if blocks else "integer",
+            len(experts),
+            routing.top_k,
             x_of_pairs,
             combine,
+            routing.complete,
         )

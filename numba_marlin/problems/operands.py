@@ -28,6 +28,8 @@ class BlockProblem:
 
     kind: ClassVar[str] = OPERANDS
     batch_invariant: ClassVar[bool] = False
+    #: the padding of a block-scaled result's scales
+    zero_before: ClassVar[tuple[str, ...]] = ("sfd",)
 
     m: int
     n: int

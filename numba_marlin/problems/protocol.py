@@ -7,7 +7,8 @@ from typing import Any, Protocol
 WEIGHTS = "weights"  # activations times a quantised weight
 OPERANDS = "operands"  # two block-scaled matrices
 ACTIVATIONS = "activations"  # 8-bit activations times a quantised weight
-KINDS = (WEIGHTS, OPERANDS, ACTIVATIONS)
+EXPERTS = "experts"  # activations times the weights of the experts that they are routed to
+KINDS = (WEIGHTS, OPERANDS, ACTIVATIONS, EXPERTS)
 
 
 class Problem(Protocol):
@@ -64,6 +65,10 @@ class Problem(Protocol):
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """{kernel parameter: (shape, type)} of the outputs; the first one is the result."""
+
+    @property
+    def zero_before(self) -> tuple[str, ...]:
+        """Outputs that must be zero before a launch: the kernel does not write all of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and what follows from them, as values that JSON can hold."""

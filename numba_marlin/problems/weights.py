@@ -140,6 +140,10 @@ class WeightProblem:
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         return {"c": ((self.m, self.n), self.dtype)}
 
+    @property
+    def zero_before(self) -> tuple[str, ...]:
+        return ()
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -116,7 +116,7 @@ def build(
         "tensor_bits": model.factor_bits(counted),
         "bytes": problem.bytes_of,
     }
-    data["rates"] = rates(data, problem.least_bytes)
+    data["rates"] = rates(data, problem.least_bytes, problem.flops)
     return data
 
 
@@ -344,11 +344,10 @@ def progress(counted: Counted, observation) -> dict:
     }
 
 
-def rates(data: dict, least: int) -> dict:
+def rates(data: dict, least: int, flops: int) -> dict:
     """Bytes and operations per second of the launch, and their shares of the ceilings; None if
     there is no ceiling."""
-    problem, seconds, ceilings = data["problem"], data["time"]["us"] * 1e-6, data["ceilings"]
-    flops = 2 * problem["m"] * problem["n"] * problem["k"]
+    seconds, ceilings = data["time"]["us"] * 1e-6, data["ceilings"]
     issued = (
         data["counts"]["instructions"]
         / data["device"]["sms"]

@@ -16,12 +16,13 @@ import numpy as np
 
 from numba_marlin import compiler
 from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.small_floats import encode
 from numba_marlin.kernels.registry import find_kernel, names
-from numba_marlin.problems import ACTIVATIONS, OPERANDS, WEIGHTS
+from numba_marlin.problems import ACTIVATIONS, EXPERTS, OPERANDS, WEIGHTS
 from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.reference.activations import kernel_product
-from numba_marlin.testing import blocks, exact, launches, operands
+from numba_marlin.testing import blocks, exact, experts, launches, operands
 
 exact_problem, exact_blocks = (
     functools.cache(exact.exact_problem),
@@ -33,13 +34,14 @@ exact_problem, exact_blocks = (
 class Small:
     """Weights of 4 bits and numbers. shape: m, n, k, group_size; sms: multiprocessors that the grid
     is made for; places: numbers of resident blocks, below all there are, with which the kernel must
-    work too."""
+    work too; ids: the experts of each token, for a mixture's."""
 
     kernel: Any
     config: Any
     shape: tuple[int, ...]
     sms: int
     places: tuple[int, ...] = ()
+    ids: tuple[tuple[int, ...], ...] = ()
 
     @functools.cached_property
     def problem(self) -> tuple[Callable[[], launches.Prepared], np.ndarray]:
@@ -147,6 +149,21 @@ class SmallActivations(Small):
         ), expected
 
 
+class SmallExperts(Small):
+    """Tokens routed to experts; shape: m, n, k, group_size."""
+
+    @functools.cached_property
+    def problem(self):
+        _, n, k, _ = self.shape
+        given = experts.layer(self.config, self.ids, n, k, seed=1, integers=True)
+        expected = round_to(given.bounds().product, self.config.dtype)
+        return functools.partial(experts.prepare, given, sms=self.sms), expected
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}, top {self.config.top_k} of {self.config.experts} experts"
+
+
 def small_floats(x: np.ndarray) -> QuantizedActivations:
     """Numbers that e4m3 has, with scales of 1: small, so that tensor cores lose nothing of sums."""
     codes = encode(x.astype(np.float32), "e4m3")
@@ -157,13 +174,18 @@ def small_floats(x: np.ndarray) -> QuantizedActivations:
     return found
 
 
-_KINDS = {WEIGHTS: Small, OPERANDS: SmallBlocks, ACTIVATIONS: SmallActivations}
+_KINDS = {
+    WEIGHTS: Small,
+    OPERANDS: SmallBlocks,
+    ACTIVATIONS: SmallActivations,
+    EXPERTS: SmallExperts,
+}
 
 
 def _small(kernel, trial) -> Small:
     groups = () if trial.group_size is None else (trial.group_size,)
     shape = (*trial.sizes, *groups)
-    return _KINDS[kernel.kind](kernel, trial.config, shape, trial.sms, trial.places)
+    return _KINDS[kernel.kind](kernel, trial.config, shape, trial.sms, trial.places, trial.ids)
 
 
 SMALLS = {

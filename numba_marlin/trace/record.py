@@ -107,6 +107,11 @@ class Trace:
         return self.about.get("kind") == "operands"
 
     @property
+    def of_experts(self) -> bool:
+        """Whether the weights are those of a mixture's experts, b [experts, k/16, words]."""
+        return self.about.get("kind") == "experts"
+
+    @property
     def result_name(self) -> str:
         """The name of the buffer with the result."""
         return "d" if self.block_scaled else "c"

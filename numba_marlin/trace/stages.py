@@ -154,7 +154,7 @@ def addresses_of(trace: Trace, block: int, kinds: tuple[int, ...]) -> list[tuple
 
 def least_k(trace: Trace, sources: list[Copy]) -> int | None:
     b = trace.buffer("b")
-    if b is None or len(b["shape"]) != 2:
+    if b is None or len(b["shape"]) < 2:
         return None
     if trace.block_scaled:  # B [n, k], codes side by side
         columns = [
@@ -164,7 +164,7 @@ def least_k(trace: Trace, sources: list[Copy]) -> int | None:
         ]
         return min(columns) * 8 // trace.about["problem"]["bits"] if columns else None
     rows = [
-        (copy.source - b["address"]) // (4 * b["shape"][1])
+        (copy.source - b["address"]) // (4 * b["shape"][-1]) % b["shape"][-2]
         for copy in sources
         if b["address"] <= copy.source < b["address"] + b["nbytes"]
     ]

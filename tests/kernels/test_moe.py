@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from numba_marlin import compiler, testing
 from numba_marlin.compiler import gates
 from numba_marlin.formats.floats import round_to
-from numba_marlin.kernels.experts.moe import MOE, MoeConfig
+from numba_marlin.formats.routing import Routing
+from numba_marlin.kernels.experts.moe import KERNEL as MOE
+from numba_marlin.kernels.experts.moe import MoeConfig
+from numba_marlin.testing.experts import ids_of, layer
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe
 from tests.kernels.harness import cases
@@ -70,7 +73,7 @@ ROUTINGS = {
 
 
 def routed(config, m, seed=1):
-    return moe.ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
+    return ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
 
 
 @pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
@@ -78,14 +81,14 @@ def test_every_configuration_is_within_bounds(name):
     config = CONFIGURATIONS[name]
     k = {1: 112, 2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks]
     k *= 1 if config.ragged else 2
-    moe.check(moe.layer(config, routed(config, 7), 200, k, seed=3), races=True)
+    moe.check(layer(config, routed(config, 7), 200, k, seed=3), races=True)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("config", (SMALL, DOWN), ids=("of tokens", "down"))
 def test_every_routing_is_exact(config, routing):
     """Bit for bit: an index that is wrong anywhere changes an integer."""
-    given = moe.layer(config, ROUTINGS[routing], 136, 96, integers=True)
+    given = layer(config, ROUTINGS[routing], 136, 96, integers=True)
     allowed = given.bounds()
     c = moe.run(given, races=True, a_stride=104)
     assert np.array_equal(c, round_to(allowed.product, c.dtype)), routing
@@ -94,20 +97,20 @@ def test_every_routing_is_exact(config, routing):
 @pytest.mark.parametrize("sms", (1, 2, 7, 64))
 def test_any_number_of_blocks_does(sms):
     """Also more than there are steps."""
-    moe.check(moe.layer(DOWN, ROUTINGS["every expert"], 136, 96), sms=sms)
+    moe.check(layer(DOWN, ROUTINGS["every expert"], 136, 96), sms=sms)
 
 
 def test_a_launch_without_work_writes_nothing():
     """All experts are on other devices."""
-    given = moe.layer(SMALL, [[0, 1]], 64, 64)
+    given = layer(SMALL, [[0, 1]], 64, 64)
     none = replace(given.routing, offsets=np.zeros_like(given.routing.offsets))
     assert np.isnan(moe.run(replace(given, routing=none), races=True)).all()
 
 
 @pytest.mark.parametrize("routing", ("first two", "every expert"))
 def test_no_schedule_finds_a_race_or_changes_a_bit(routing, thorough):
-    layer = moe.layer(DOWN, ROUTINGS[routing], 136, 64)
-    wanted = moe.run(layer)
+    given_layer = layer(DOWN, ROUTINGS[routing], 136, 64)
+    wanted = moe.run(given_layer)
 
     @settings(
         max_examples=20 if thorough else 2,
@@ -116,21 +119,21 @@ def test_no_schedule_finds_a_race_or_changes_a_bit(routing, thorough):
     )
     @given(testing.schedules((1, 2)))
     def holds(schedule):
-        assert np.array_equal(moe.run(layer, seed=schedule, races=True), wanted)
+        assert np.array_equal(moe.run(given_layer, seed=schedule, races=True), wanted)
 
     holds()
 
 
 def test_whole_tiles_do_not_depend_on_other_tokens():
     config = CONFIGURATIONS["whole"]
-    given = moe.layer(config, routed(config, 9), 136, 128)
+    given = layer(config, routed(config, 9), 136, 128)
     many = moe.run(given).reshape(9, 2, -1)
     for token in (0, 5):
         ids = given.routing.ids[token : token + 1]
         alone = replace(
             given,
             x=given.x[token : token + 1],
-            routing=moe.Routing.of(ids, given.routing.weights[token : token + 1], 5),
+            routing=Routing.of(ids, given.routing.weights[token : token + 1], 5),
         )
         assert np.array_equal(moe.run(alone, sms=2)[0:2], many[token])
 
@@ -138,7 +141,7 @@ def test_whole_tiles_do_not_depend_on_other_tokens():
 def test_the_order_of_rows_in_a_list_changes_no_bit_of_whole_tiles():
     """Sorting need not be stable for the result."""
     config = CONFIGURATIONS["whole"]
-    given = moe.layer(config, ROUTINGS["first two"], 136, 128)
+    given = layer(config, ROUTINGS["first two"], 136, 128)
 
     def turned(pairs):
         offsets = given.routing.offsets

@@ -20,10 +20,12 @@ from numba_marlin.kernels import registry
 from numba_marlin.kernels.language import about as shared
 from numba_marlin.problems import (
     ACTIVATIONS,
+    EXPERTS,
     KINDS,
     WEIGHTS,
     ActivationsProblem,
     BlockProblem,
+    ExpertsProblem,
     WeightProblem,
 )
 from numba_marlin.profile.instrument.sections import BY_NAME
@@ -40,6 +42,8 @@ def demo_problem(kernel, sizes):
         return WeightProblem(*sizes)
     if kernel.kind == ACTIVATIONS:
         return ActivationsProblem(*sizes, activations=kernel.takes.activations[0])
+    if kernel.kind == EXPERTS:
+        return ExpertsProblem(*sizes, **kernel.about.demo.trace_changes)
     return BlockProblem.with_fields(*sizes, dict(kernel.about.demo.trace_changes))
 
 
@@ -303,6 +307,9 @@ def test_a_kernel_may_name_its_relatives_and_no_stranger():
         files = declared | {f"numba_marlin/{place}": text, "tests/test_own.py": text}
         found_there = {what for path, _, what in rule.kernel_names(files) if place in path}
         assert found_there == found, place
+    made = {"numba_marlin/kernels/fp4/__init__.py": 'BUILT_OF = ("own",)  # its verbs'}
+    files = declared | made | {"numba_marlin/kernels/fp4/one/choose.py": text}
+    assert not list(rule.kernel_names(files))
 
 
 def test_the_examples_of_the_command_line_name_kernels_that_there_are():

@@ -270,7 +270,7 @@ def test_it_is_found_for_its_problem_and_no_other(kind):
     best = rank(problem, H200)[0]
     assert best.kernel == f"wgmma_{kind}" and best.figures["predicted_us"] > 0
     refusals = KERNELS[kind].takes.refusals
-    assert refusals(WeightProblem(256, 4096, 4096)) == ("16-bit activations",)
+    assert refusals(WeightProblem(256, 4096, 4096)) == ("16-bit activations times one weight",)
     assert WGMMA.takes.refusals(problem) == ("8-bit activations",)
 
 

@@ -80,6 +80,8 @@ class Trial:
     sizes: tuple[int, int, int]
     #: Of the weights; None for a kernel of two operands.
     group_size: int | None = None
+    #: The experts of each token, for a kernel of a mixture's experts.
+    ids: tuple[tuple[int, ...], ...] = ()
     #: SMs that the grid is made for.
     sms: int = 1
     #: Numbers of resident blocks, below all there are, with which the kernel must work too.
@@ -147,12 +149,19 @@ class About:
     demo: Demo = Demo()
     #: What its order is tried on.
     trials: tuple[Trial, ...] = ()
+    #: (config, m) -> rows that tiles are made of; more than m where a row of x is multiplied more
+    #: than once.
+    rows: Callable[[Any, int], int] = lambda config, m: m
     #: What it costs on the PTX machine; default: as kernels with mma that are not tuned.
     machine_cost: MachineCost = MachineCost(product=0.012, warp=3)
     #: Whether its products are of 16-bit floats, so that cuBLAS's fp16 rate is a ceiling for it.
     half_products: bool = True
     #: What is known of its time where neither this run nor a recorded one measured it; a phrase.
     unmeasured: str = ""
+
+    def instructions(self, config: Any, m: int, n: int, k: int) -> float:
+        """Warp instructions of a product on the PTX machine, by ``machine_cost``."""
+        return self.machine_cost.instructions(self.rows(config, m), n, k, self.tile(config))
 
     def of_run(self, config: Any, shared_base: int) -> dict[str, Any]:
         """What a recorded run keeps of it (``trace``), JSON: ``stages`` [stage][part] of [start,

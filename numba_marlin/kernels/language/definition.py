@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numba_marlin.kernels.language.about import About
 from numba_marlin.kernels.language.arrays import array_type, array_words, flat_parameters
-from numba_marlin.problems.protocol import ACTIVATIONS, OPERANDS, WEIGHTS, Problem
+from numba_marlin.problems.protocol import ACTIVATIONS, EXPERTS, OPERANDS, WEIGHTS, Problem
 
 if TYPE_CHECKING:
     from numba_marlin.kernels.language.choice import Chooser
 
 PARAMETER_TYPES = ("u64", "i32", "tensormap")
+# what a kernel of another kind of problem does not take
+_OPERANDS_OF = {
+    WEIGHTS: "16-bit activations times one weight",
+    OPERANDS: "two block-scaled operands",
+    ACTIVATIONS: "8-bit activations",
+    EXPERTS: "the experts of a mixture",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +53,7 @@ class Takes:
         """What of ``problem`` the kernel does not take, a phrase each; empty if it takes all of
         it."""
         if problem.kind != self.kind:
-            return (
-                "two block-scaled operands"
-                if problem.kind == OPERANDS
-                else f"{'16' if problem.kind == WEIGHTS else '8'}-bit activations",
-            )
+            return (_OPERANDS_OF[problem.kind],)
         found = []
         fp4 = problem.codes != "integer"
         if fp4 and not self.fp4_groups:
@@ -89,6 +92,25 @@ class TakesActivations(Takes):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakesExperts(Takes):
+    """The same of the products of a mixture's experts (``problems.ExpertsProblem``)."""
+
+    kind: ClassVar[str] = EXPERTS
+
+    #: Most of a mixture, and most of a token: tables of them lie in shared memory.
+    experts: int = 1024
+
+    def refusals(self, problem: Problem) -> tuple[str, ...]:
+        found = super().refusals(problem)
+        if problem.kind == self.kind:
+            for name in ("experts", "top_k"):
+                if getattr(problem, name) > min(self.experts, problem.experts):
+                    most = f"{self.experts} experts and as many of a token"
+                    found += (f"{name}={getattr(problem, name)}, of at most {most}",)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class TakesOperands:
     """The products of two block-scaled operands (``problems.BlockProblem``) that a kernel takes,
     whatever its configuration; the defaults are those of a kernel without an epilogue."""
@@ -111,7 +133,7 @@ class TakesOperands:
     def refusals(self, problem: Problem) -> tuple[str, ...]:
         """As ``Takes.refusals``."""
         if problem.kind != self.kind:
-            return ("quantised weights",)
+            return (_OPERANDS_OF[problem.kind],)
         found = _not_among(
             problem, format=self.formats, result=self.results, activation=self.activations
         )
@@ -204,7 +226,7 @@ class KernelDefinition:
     # ---- which problems it takes, in which configuration
 
     #: The problems that it can be configured for.
-    takes: Takes | TakesActivations | TakesOperands = Takes()
+    takes: Takes | TakesActivations | TakesExperts | TakesOperands = Takes()
     #: The configurations worth a thought for a problem, and why (``choice.Chooser``). None for a
     #: kernel that nobody chooses: a test's.
     chooser: Chooser | None = None

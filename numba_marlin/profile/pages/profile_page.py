@@ -33,6 +33,8 @@ def page(data: dict) -> Page:
         if data.get("kind") == "operands"
         else f"groups of {problem['group_size']}"
     )
+    if data.get("kind") == "experts":
+        size += f", each token to {problem['top_k']} of {problem['experts']} experts"
     where = (
         f"measured on {device['name']}"
         if data["measured"]

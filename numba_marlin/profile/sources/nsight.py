@@ -17,7 +17,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from numba_marlin.problems import OPERANDS
+from numba_marlin.problems import EXPERTS, OPERANDS
 
 WIDTH = 74  # columns of a command's lines
 MOST_BYTES = 16 << 20  # of a report: one launch takes thousands
@@ -98,6 +98,9 @@ def run_command(data: dict) -> str:
         for name, default in (("bits", 4), ("dtype", "float16"), ("zeros", None)):
             if problem.get(name) not in (None, default):
                 words += [f"--{name}", str(problem[name])]
+    if data.get("kind") == EXPERTS:
+        words += ["--experts", str(problem["experts"]), "--top-k", str(problem["top_k"])]
+        words += ["--combine"] if problem["combine"] else []
     return shlex.join(words)
 
 

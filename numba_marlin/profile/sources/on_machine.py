@@ -21,7 +21,7 @@ from numba_marlin.execution import expected, machine
 from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import Candidate, find_kernel
-from numba_marlin.problems import Problem
+from numba_marlin.problems import EXPERTS, Problem
 from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
 from numba_marlin.profile.sources.samples import sample
@@ -132,6 +132,8 @@ def cut(
     tiles = candidate.figures.get("tiles", {})
     columns = -(-problem.n // tiles["n"]) if "n" in tiles else 64
     rows = -(-problem.m // tiles["m"]) if "m" in tiles else 16
+    if problem.kind == EXPERTS:  # fewer tokens would go to fewer experts
+        rows = problem.m
     columns = -(-columns // 64) * 64
     for sms in (8, 4, 2, 1):
         n = min(problem.n, max(columns, round(problem.n * sms / device.sms / columns) * columns))

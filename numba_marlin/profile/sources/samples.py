@@ -18,16 +18,28 @@ from numba_marlin.execution.binding import (
     Scaling,
     bind,
     block_operands,
+    experts_operands,
+    routing_operands,
     weight_operands,
 )
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format
+from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
+from numba_marlin.formats.routing import Routing
 from numba_marlin.formats.small_floats import decode
 from numba_marlin.heuristics import Candidate, find_kernel
-from numba_marlin.problems import OPERANDS, WEIGHTS, BlockProblem, Problem, WeightProblem
+from numba_marlin.problems import (
+    EXPERTS,
+    OPERANDS,
+    WEIGHTS,
+    BlockProblem,
+    ExpertsProblem,
+    Problem,
+    WeightProblem,
+)
 from numba_marlin.profile.sources.words import Layer
 from numba_marlin.quantizers import dequantize
 from numba_marlin.quantizers.operands import default_global_scale, inverse_of, quantize_blocks
@@ -117,6 +129,25 @@ def random_fp4(problem: WeightProblem, random: np.random.Generator) -> PackedBlo
     return find_format("marlin-fp4").pack(blocks, dtype=problem.dtype)
 
 
+def of_experts(problem: ExpertsProblem, random: np.random.Generator) -> Sample:
+    """Random weights of each expert, and every token to random ones of them."""
+    integer, kind = problem.codes == "integer", float_type(problem.dtype)
+    draw = random_weight if integer else random_fp4
+    experts = PackedExperts.of(draw(problem, random) for _ in range(problem.experts))
+    order = np.argsort(random.random((problem.m, problem.experts)), axis=1)
+    ids = order[:, : problem.top_k]
+    routing = Routing.of(ids, random.random(ids.shape), problem.experts)
+    rows = problem.pairs if problem.x_of_pairs else problem.m
+    shape = (problem.experts, problem.n)
+    operands = {
+        "a": random.standard_normal((rows, problem.k)).astype(kind),
+        **experts_operands(experts),
+        **routing_operands(routing, problem.combine),
+        "bias": random.standard_normal(shape).astype(kind) if problem.bias else None,
+    }
+    return Sample(problem, operands, None, word_of(experts[0]) if integer else None)
+
+
 def of_two(problem: BlockProblem, random: np.random.Generator) -> Sample:
     a, b = (
         quantize_blocks(
@@ -153,7 +184,11 @@ def of_blocks(
     )
 
 
-_SAMPLES: dict[str, Callable[..., Sample]] = {WEIGHTS: of_weight, OPERANDS: of_two}
+_SAMPLES: dict[str, Callable[..., Sample]] = {
+    WEIGHTS: of_weight,
+    OPERANDS: of_two,
+    EXPERTS: of_experts,
+}
 
 
 def word_of(weight: PackedWeight) -> dict | None:

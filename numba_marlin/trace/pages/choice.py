@@ -107,6 +107,14 @@ def element(trace: Trace, address: int) -> tuple[str, int, int]:
     return buffer["name"], index // width, index % width
 
 
+def word_place(buffer: dict, address: int) -> tuple[int, int, int]:
+    """Return (expert, row, column) of the word at an address of packed weights [rows, words], or
+    those of several experts [experts, rows, words]."""
+    *experts, rows, words = buffer["shape"]
+    row, column = divmod((address - buffer["address"]) // 4, words)
+    return (*divmod(row, rows), column) if experts else (0, row, column)
+
+
 def _count(shape: list[int]) -> int:
     total = 1
     for each in shape:

@@ -294,8 +294,10 @@ def role(trace: Trace, history: History, registers: list[str], step: int, choice
             else words
         )
     if name == "b" and trace.about.get("problem"):
+        expert, row = divmod(row, trace.buffer("b")["shape"][-2])
         return (
-            f"{words} of k from {16 * row}, n from"
+            f"{words}{f' of expert {expert}' if trace.of_experts else ''} of k from {16 * row},"
+            f" n from"
             f" {64 * (column // (32 * trace.about['problem']['bits']))}"
         )
     return f"{words}, lane {choice.lane} from row {row}, column {column}"

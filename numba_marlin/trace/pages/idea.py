@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.trace.pages import launch, memory
-from numba_marlin.trace.pages.choice import Choice, chosen_history
+from numba_marlin.trace.pages.choice import Choice, chosen_history, word_place
 from numba_marlin.trace.pages.dequantised import floats, kind_of
 from numba_marlin.trace.pages.unpack import places_of, word_of
 from numba_marlin.trace.record import Trace
@@ -63,7 +63,8 @@ def one_word(trace: Trace, choice: Choice, bits: int) -> list:
     step, register, address = found
     b = trace.buffer_at(address)
     value = int(history.result(register, step)[choice.lane])
-    places, count = places_of((address - b["address"]) // 4, b["shape"][1], bits), 32 // bits
+    expert, row, column = word_place(b, address)
+    places, count = places_of(row, column, bits), 32 // bits
     word = Bits(
         (
             BitRow(
@@ -73,7 +74,8 @@ def one_word(trace: Trace, choice: Choice, bits: int) -> list:
                 tuple(kind_of(1 << bit // bits) for bit in range(31, -1, -1)),
             ),
         ),
-        title=f"One packed word, which lane {choice.lane} loads and multiplies",
+        title=f"One packed word{f' of expert {expert}' if trace.of_experts else ''}, which lane"
+        f" {choice.lane} loads and multiplies",
         source=RECORDED,
         note=(
             f"{count} weights in 4 bytes, where 16 bits each take {2 * count}. They are not"
@@ -85,7 +87,7 @@ def one_word(trace: Trace, choice: Choice, bits: int) -> list:
     if floats(trace):
         return [word]
     _, first, k, n = places[0]
-    x = activation(trace, k)
+    x = None if trace.of_experts else activation(trace, k)  # row 0 may be another expert's
     code = value >> first & (1 << bits) - 1
     if x is None:
         return [word]

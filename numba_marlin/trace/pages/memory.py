@@ -186,12 +186,17 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                 ),
             ),
         )
-    m, n, k = problem["m"], problem["n"], problem["k"]
+    n, k = problem["n"], problem["k"]
     weight = sum(
         trace.buffer(name)["nbytes"] for name in ("b", "scales", "zeros") if trace.buffer(name)
     )
-    x, c, half = 2 * m * k, 2 * m * n, 2 * k * n
-    flops, ours, theirs = 2 * m * n * k, x + weight + c, x + half + c
+    x, c = trace.buffer("a")["nbytes"], trace.buffer("c")["nbytes"]
+    half, products = 2 * k * n, problem["m"]
+    if trace.of_experts:  # those that a token goes to
+        touched = len({each for ids in trace.about["routing"]["ids"] for each in ids})
+        weight, half = weight * touched // problem["experts"], half * touched
+        products *= problem["top_k"]
+    flops, ours, theirs = 2 * products * n * k, x + weight + c, x + half + c
     moved = (
         sum(
             each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]
@@ -214,7 +219,10 @@ def intensity(trace: Trace, choice: Choice) -> Section:
         ),
         title=f"Bytes that must move at least once, and {flops:,} operations on them",
         source=MODELLED,
-        note="From the shapes: every operand once, in its stored form.",
+        note="From the shapes: every operand once, in its stored form"
+        + (
+            f"; weights of the {touched} experts that a token goes to." if trace.of_experts else "."
+        ),
     )
     bars = Bars(
         (

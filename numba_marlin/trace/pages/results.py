@@ -126,6 +126,14 @@ def locks(trace: Trace) -> Table | Text:
             " lock to 0."
         ),
     )
+    if any(ins["root"] == "atom" for *_, ins in rows):
+        note = (
+            "was: the counter's value before the access. Each of the blocks that share a tile adds"
+            " 1 behind its part; the one that finds the others' there adds them up and puts the"
+            " counter back to 0. Nobody waits."
+        )
+    if trace.of_experts:
+        note += " The later numbers count a token's experts, for an owner warp's columns each."
     if trace.block_scaled:
         title, note = (
             "The counter of tiles, all blocks",

@@ -9,7 +9,7 @@ from numba_marlin.formats.fp4_words import turn_codes, unturn_codes
 from numba_marlin.formats.marlin_order import code_order
 from numba_marlin.formats.small_floats import table as numbers_of
 from numba_marlin.trace.history import History, vector
-from numba_marlin.trace.pages.choice import Choice, chosen_history, products
+from numba_marlin.trace.pages.choice import Choice, chosen_history, products, word_place
 from numba_marlin.trace.pages.dequantised import finals, floats, follow, kind_of
 from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.provenance import codes_of_bits
@@ -42,11 +42,13 @@ def section(trace: Trace, choice: Choice) -> Section:
         )
     step, register, address = found
     b, bits = trace.buffer_at(address), trace.about["problem"]["bits"]
-    word, where_to = (address - b["address"]) // 4, ("k", "n")
-    places = places_of(word, b["shape"][1], bits)
+    where_to = ("k", "n")
+    expert, row, column = word_place(b, address)
     if trace.block_scaled:
         where_to = ("k", "m" if b["name"] == "a" else "n")
-        places = places_of_rows(word, b["shape"][1], bits)
+        places = places_of_rows((address - b["address"]) // 4, b["shape"][1], bits)
+    else:
+        places = places_of(row, column, bits)
     value = int(history.result(register, step)[choice.lane])
     ins = trace.instructions[int(trace.step_pc[step])]
     codes = 32 // bits
@@ -58,8 +60,9 @@ def section(trace: Trace, choice: Choice) -> Section:
                 else (
                     "word",
                     (
-                        f"{word // b['shape'][1]}, {word % b['shape'][1]} of the packed matrix: k"
-                        f" from {places[0][2]}, n from {places[0][3]}"
+                        f"{row}, {column} of the packed matrix"
+                        f"{f' of expert {expert}' if trace.of_experts else ''}: k from"
+                        f" {places[0][2]}, n from {places[0][3]}"
                     ),
                 )
             ),
@@ -193,11 +196,10 @@ def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, i
     return loads[-1], register, weights(loads[-1], register)
 
 
-def places_of(word: int, width: int, bits: int) -> list[tuple[int, int, int, int]]:
+def places_of(row: int, column: int, bits: int) -> list[tuple[int, int, int, int]]:
     """Return (index of the code, its lowest bit, k, n) for each code of a word of the packed matrix
-    [k/16, width] in Marlin's order."""
+    [k/16, words] in Marlin's order."""
     order = code_order(bits)
-    row, column = divmod(word, width)
     block, inside = divmod(column, order.block_words)
     return [
         (

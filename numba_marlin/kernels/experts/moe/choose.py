@@ -9,9 +9,17 @@ are mostly in L2. (``decode``, of which these are the loops, has the last regist
 
 from __future__ import annotations
 
+from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.experts.moe.config import MoeConfig
-from numba_marlin.kernels.language.choice import with_stages_that_fit
+from numba_marlin.kernels.language.choice import (
+    Description,
+    check_groups,
+    check_types,
+    with_stages_that_fit,
+)
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.problems.experts import ExpertsProblem
 
 # (most rows of an expert if all have as many, batch, warps_n, warps_k, stage_k, stages)
 ARRANGEMENTS = (
@@ -59,3 +67,64 @@ def configuration(
     if found is None:
         raise ValueError(f"no stages fit into shared memory for {experts} experts")
     return found
+
+
+OF_MIXTURE = ("experts", "top_k", "x_of_pairs", "combine")  # fields that a configuration has too
+TYPES = ("dtype", "scale_dtype", "bits", "zeros", "codes", "bias", "x_of_pairs", "combine")
+
+
+def configurations(problem: ExpertsProblem, device: Device) -> list[MoeConfig]:
+    found = configuration(
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        experts=problem.experts,
+        top_k=problem.top_k,
+        group_size=problem.group_size,
+        batch_invariant=problem.batch_invariant,
+        **{name: getattr(problem, name) for name in TYPES},
+    )
+    return [found]
+
+
+invariant_configurations = configurations
+
+
+def described(problem: ExpertsProblem, config: MoeConfig, device: Device) -> Description:
+    rows, blocks = problem.rows_per_expert, config.grid(problem.m, problem.n, problem.k, device.sms)
+    most = config.most_row_blocks(problem.m)
+    reasons = [
+        f"an even routing gives an expert {rows:.3g} row{'s' * (rows != 1)} of x, in tiles of"
+        f" {config.batch} x {config.columns}; an expert without a token costs nothing",
+        f"{config.steps(problem.m, problem.n, problem.k):,} steps of {config.stage_k} of k at most,"
+        + (
+            " whole tiles for each block: a row's bits do not depend on the other tokens"
+            if config.whole
+            else f" in equal stripes for {blocks[0]} blocks, whatever the routing is"
+        ),
+        f"a ring of {config.stages} stages of {config.stage_bytes / 1024:g} KiB",
+    ]
+    if problem.combine:
+        reasons.append(
+            f"the last of a token's {problem.top_k} experts to come adds up its rows, in their"
+            " order: no launch of its own, and the same bits on every run"
+        )
+    tiles = {"n": ceil_div(problem.n, config.columns)}
+    return Description(None, tuple(reasons), {"most_row_blocks": most, "tiles": tiles})
+
+
+def check(config: MoeConfig, problem: ExpertsProblem) -> None:
+    check_types(config, problem)
+    check_groups(config, problem)
+    for name in OF_MIXTURE:
+        if getattr(config, name) != getattr(problem, name):
+            raise ValueError(
+                f"config.{name}={getattr(config, name)} must be the problem's"
+                f" {name}={getattr(problem, name)}"
+            )
+    uneven = problem.k % config.stage_k or problem.n % config.columns
+    if uneven and not config.ragged:
+        raise ValueError(
+            f"k={problem.k} must be a multiple of stage_k={config.stage_k} and n={problem.n} of"
+            f" {config.columns}, or config.ragged=True"
+        )

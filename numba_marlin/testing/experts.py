@@ -1,0 +1,147 @@
+"""Layers of experts for the kernels that multiply them: exact ones, and random ones with their
+bounds. Launched with every trap set by ``prepare``.
+
+    given = layer(config, ids, n, k, integers=True)
+    prepared = prepare(given, sms=3)  # for ``launches.on_machine``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from numba_marlin import compiler, reference
+from numba_marlin.execution.binding import bind, experts_operands, routing_operands
+from numba_marlin.formats import marlin
+from numba_marlin.formats.experts import PackedExperts
+from numba_marlin.formats.floats import round_to
+from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
+from numba_marlin.formats.routing import Routing
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.problems import ExpertsProblem
+from numba_marlin.reference.experts import moe_bounds
+from numba_marlin.testing.blocks import make_blocks
+from numba_marlin.testing.contents import make_quantized
+from numba_marlin.testing.launches import TARGET, Prepared, rows_apart
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Operands of a product: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
+
+    #: Of a kernel for experts.
+    config: Any
+    x: np.ndarray
+    experts: PackedExperts
+    routing: Routing
+    bias: np.ndarray | None
+
+    def bounds(self) -> reference.Bounds:
+        found = moe_bounds(
+            self.x,
+            self.experts,
+            self.routing,
+            self.bias,
+            combine=self.config.combine,
+            method=kernel_of(self.config).method(self.config),
+            order="random",
+            out_dtype=self.config.dtype,
+        )
+        n = self.experts.n
+        each = (found.product, found.accumulated, found.rounded)
+        return reference.Bounds(*(array.reshape(-1, n) for array in each))
+
+
+def ids_of(rng, m, experts, top_k):
+    return np.argsort(rng.random((m, experts)), axis=1)[:, :top_k]
+
+
+def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False) -> Layer:
+    """ids: [m, top_k]. integers: small integers and scales that are powers of two, so that every
+    sum is exact."""
+    rng, ids = np.random.default_rng(seed), np.asarray(ids)
+    m, group = len(ids), config.group_blocks
+    dtype = config.dtype
+    if config.block_scaled:
+        kind = {1: "nvfp4", 2: "mxfp4"}[group]
+        weights = [
+            make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True)
+            for expert in range(config.experts)
+        ]
+    else:
+        weights = [
+            make_quantized(
+                "uniform",
+                "ordinary",
+                k,
+                n,
+                group if group == -1 else 16 * group,
+                seed * 1000 + expert,
+                bits=config.bits,
+                zeros_kind=config.zeros,
+                scale_dtype=config.scale_dtype,
+            )
+            for expert in range(config.experts)
+        ]
+    if integers:
+        powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
+        weights = [
+            replace(each, scales=round_to(scales, config.scale_dtype))
+            for each, scales in zip(weights, powers)
+        ]
+    shape = (m, config.top_k, k) if config.x_of_pairs else (m, k)
+    numbers = rng.integers(-3, 4, shape) if integers else rng.standard_normal(shape)
+    factors = 2.0 ** rng.integers(-2, 1, ids.shape) if integers else rng.random(ids.shape)
+    bias = None
+    if config.bias:
+        shape = (config.experts, n)
+        bias = rng.integers(-3, 4, shape) if integers else rng.standard_normal(shape)
+    return Layer(
+        config,
+        round_to(numbers, dtype),
+        PackedExperts.of(
+            Fp4MarlinFormat().pack(each, dtype) if config.block_scaled else marlin.pack(each)
+            for each in weights
+        ),
+        Routing.of(ids, factors, config.experts),
+        None if bias is None else round_to(bias, dtype),
+    )
+
+
+def problem_of(given: Layer) -> ExpertsProblem:
+    config = given.config
+    return ExpertsProblem.of_experts(
+        given.experts,
+        given.routing,
+        config.dtype,
+        bias=config.bias,
+        x_of_pairs=config.x_of_pairs,
+        combine=config.combine,
+    )
+
+
+def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=None) -> Prepared:
+    """A launch of the layer's product. pairs: the routing's in another order; a_stride: elements
+    from a row of x to the next, default k."""
+    config, routing = given.config, given.routing
+    kernel, k = kernel_of(config), given.x.shape[-1]
+    lists = routing_operands(routing, config.combine)
+    operands = {
+        "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
+        "bias": given.bias,
+        **experts_operands(given.experts),
+        **(lists if pairs is None else lists | {"pairs": pairs}),
+    }
+    return Prepared.of(
+        bind(
+            kernel,
+            config,
+            problem_of(given),
+            operands,
+            sms=sms,
+            compiled=compiler.build(kernel, config, target=TARGET, compiler="numba-cuda"),
+            row_distance=a_stride or k,
+        )
+    )

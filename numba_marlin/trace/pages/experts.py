@@ -1,0 +1,282 @@
+"""The section of a mixture's experts: which tokens an expert has, which blocks took its rows, what
+a block gathered, and which block added up a token's experts. Of the recorded addresses; which
+expert a token goes to, and with which weight, is from the routing (about["routing"]: ``ids`` and
+``weights``, a list for each token)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.trace.pages.choice import Choice, element, ranges, size, word_place
+from numba_marlin.trace.record import Trace, remembered
+from numba_marlin.trace.traffic import copies, requests
+from numba_marlin.views import RECORDED, Cell, Grid, Section, Table
+
+KEY, TITLE = "experts", "Experts, their rows, and the blocks that took them"
+NO_EXPERTS = "This kernel multiplies one weight: there is no mixture of experts in it."
+NOTES = (
+    "A router sends every token to a few of the experts. One that no token goes to costs nothing:"
+    " its weights are not read. The rows of x of the others are not sorted or padded: a block"
+    " copies each from where its token lies.",
+    "Here one expert's tiles follow the other's, and all of them in a row are cut into equal"
+    " stripes, one for each block. So blocks read as many bytes, however uneven the routing is; a"
+    " stripe may end in the middle of a tile, whose parts are then added up.",
+)
+ROWS, COLUMNS = 32, 16  # that are shown
+
+
+@dataclass(frozen=True)
+class Filling:
+    """One stage that a block filled: with weights [first_k, end_k) x columns [first_n, end_n) of an
+    expert, and with rows of x, by their numbers in memory."""
+
+    block: int
+    step: int
+    expert: int
+    first_k: int
+    end_k: int
+    first_n: int
+    end_n: int
+    rows: tuple[int, ...]
+    nbytes: int
+
+
+def section(trace: Trace, choice: Choice) -> Section:
+    if not trace.of_experts or "routing" not in trace.about:
+        return Section(KEY, TITLE, (NO_EXPERTS,))
+    parts = (picture(trace), listed(trace), gathered(trace, choice), added(trace))
+    return Section(KEY, TITLE, NOTES, tuple(part for part in parts if part is not None))
+
+
+def routing(trace: Trace) -> tuple[list[list[int]], list[list[float]]]:
+    """(experts, weights) of each token."""
+    found = trace.about["routing"]
+    return found["ids"], found["weights"]
+
+
+def tokens_of(trace: Trace, expert: int) -> list[int]:
+    return [token for token, ids in enumerate(routing(trace)[0]) if expert in ids]
+
+
+def token_of(trace: Trace, row: int) -> int:
+    """The token whose row of x it is."""
+    problem = trace.about["problem"]
+    return row // problem["top_k"] if problem["x_of_pairs"] else row
+
+
+@remembered
+def fillings(trace: Trace) -> tuple[Filling, ...]:
+    """Of all recorded blocks, block by block, in order. A block copies weights first, then rows of
+    x: the next copy of weights belongs to another stage."""
+    found = []
+    for block in trace.header["blocks"]:
+        weights: list[tuple[int, int, int, int, int]] = []
+        rows: list[int] = []
+        step = nbytes = 0
+        for copy in copies(trace, block):
+            name, row, _ = element(trace, copy.source)
+            if name == "b":
+                if rows:
+                    found.append(_filling(trace, block, step, weights, rows, nbytes))
+                    weights, rows, nbytes = [], [], 0
+                step = step if weights else copy.step
+                b = trace.buffer("b")
+                weights.append((*word_place(b, copy.source), copy.nbytes // 4, copy.step))
+                nbytes += copy.nbytes
+            elif name == "a":
+                rows.append(row)
+        if weights:
+            found.append(_filling(trace, block, step, weights, rows, nbytes))
+    return tuple(found)
+
+
+def _filling(trace: Trace, block: int, step: int, weights: list, rows: list, nbytes: int):
+    per_64 = 32 * trace.about["problem"]["bits"]  # words of 64 columns
+    experts, k16, words, counts, _ = zip(*weights)
+    return Filling(
+        block,
+        step,
+        experts[0],
+        16 * min(k16),
+        16 * max(k16) + 16,
+        64 * (min(words) // per_64),
+        64 * -(-max(word + count for word, count in zip(words, counts)) // per_64),
+        tuple(rows),
+        nbytes,
+    )
+
+
+def picture(trace: Trace) -> Grid | None:
+    """Draw every tile of every expert: a line for a block of rows, a column for each of its steps,
+    in the order in which stripes are cut."""
+    found = fillings(trace)
+    steps = sorted({(each.first_n, each.first_k) for each in found})
+    lines = sorted({(each.expert, each.rows) for each in found})
+    if not found:
+        return None
+    wide = -(-len(steps) // COLUMNS)  # steps of a column
+    groups = [steps[first : first + wide] for first in range(0, len(steps), wide)]
+    cells, labels = [], []
+    for expert, rows in lines[:ROWS]:
+        line = []
+        for group in groups:
+            owners = sorted(
+                {
+                    each.block
+                    for each in found
+                    if (each.expert, each.rows) == (expert, rows)
+                    and (each.first_n, each.first_k) in group
+                }
+            )
+            text = ranges(owners) if owners else "-"
+            tokens = ", ".join(str(token_of(trace, row)) for row in rows)
+            line.append(
+                Cell(
+                    text,
+                    f"block {text}" if owners else "",
+                    tip=f"expert {expert}, tokens {tokens}; n from {group[0][0]}, k from"
+                    f" {group[0][1]}",
+                )
+            )
+        cells.append(tuple(line))
+        labels.append(f"expert {expert}, {len(rows)} row{'s' * (len(rows) != 1)}")
+    return Grid(
+        tuple(cells),
+        tuple(labels),
+        tuple(f"n {group[0][0]}, k {group[0][1]}" for group in groups),
+        title="Which block took which expert's rows",
+        source=RECORDED,
+        note=" ".join(
+            (
+                "A line is a block of an expert's rows, a column"
+                f" {'a step' if wide == 1 else f'{wide} steps'} of its tiles, from the left to the"
+                " right; the colour is that of the block that read the weights and gathered the"
+                " rows.",
+                *((f"The first {ROWS} of {len(lines)} lines.",) if len(lines) > ROWS else ()),
+                *(
+                    (f"Only block {ranges(trace.header['blocks'])} was recorded: - is not known.",)
+                    if len(trace.header["blocks"]) < trace.blocks
+                    else ()
+                ),
+            )
+        ),
+    )
+
+
+def listed(trace: Trace) -> Table:
+    """List the experts: their tokens, and the blocks that read their weights."""
+    found, rows = fillings(trace), []
+    experts = trace.about["problem"]["experts"]
+    order = sorted(range(experts), key=lambda expert: (not tokens_of(trace, expert), expert))
+    for expert in order[:ROWS]:
+        tokens = tokens_of(trace, expert)
+        mine = [each for each in found if each.expert == expert]
+        blocks = sorted({each.block for each in mine})
+        rows.append(
+            (
+                Cell(str(expert), tone="" if tokens else "dim"),
+                str(len(tokens)),
+                ranges(tokens) or "-",
+                str(len({each.rows for each in mine})) if mine else "-",
+                Cell(ranges(blocks), f"block {ranges(blocks)}") if blocks else "-",
+                size(sum(each.nbytes for each in mine)) if mine else "not read",
+            )
+        )
+    return Table(
+        ("expert", "rows", "tokens", "row blocks", "by blocks", "weights copied"),
+        tuple(rows),
+        title="The experts",
+        source=RECORDED,
+        note=(
+            "Row blocks: as many as a tile has rows; an expert with more of them is read again for"
+            " each, as a rule from L2."
+            + (f" The first {ROWS} of {experts} experts." if experts > ROWS else "")
+        ),
+    )
+
+
+def gathered(trace: Trace, choice: Choice) -> Table | None:
+    """List the stages that the chosen block filled: of which expert, and with the rows of which
+    tokens."""
+    mine = [each for each in fillings(trace) if each.block == choice.block]
+    rows = tuple(
+        (
+            str(number),
+            str(each.step),
+            str(each.expert),
+            f"{each.first_n}-{each.end_n - 1}",
+            f"{each.first_k}-{each.end_k - 1}",
+            ", ".join(str(token_of(trace, row)) for row in each.rows),
+        )
+        for number, each in enumerate(mine[:ROWS])
+    )
+    if not rows:
+        return None
+    return Table(
+        ("use", "step", "expert", "columns", "k", "rows gathered, of tokens"),
+        rows,
+        title=f"What block {choice.block} gathered, stage by stage",
+        source=RECORDED,
+        note=(
+            "One bulk copy for each row and stage, from where the token's row of x lies: there is"
+            " no sorted copy of x."
+            + (
+                " x has a row for each expert of a token."
+                if trace.about["problem"]["x_of_pairs"]
+                else ""
+            )
+            + (f" The first {ROWS} of {len(mine)}." if len(mine) > ROWS else "")
+        ),
+    )
+
+
+def added(trace: Trace) -> Table | None:
+    """List the tokens: which blocks left the rows of its experts, and which added them up. None if
+    the kernel leaves the rows."""
+    problem, partials, c = trace.about["problem"], trace.buffer("partials"), trace.buffer("c")
+    if not problem["combine"] or partials is None:
+        return None
+    n, top_k = problem["n"], problem["top_k"]
+    first = partials["address"] + partials["nbytes"] - 4 * problem["m"] * top_k * n
+    left: dict[int, set[int]] = {}
+    summed: dict[int, set[int]] = {}
+    for block in trace.header["blocks"]:
+        for each in requests(trace, block, ("store",), ("global",)):
+            address = each.address[each.active]
+            for start, end, width, held in (
+                (first, partials["address"] + partials["nbytes"], 4 * n, left),
+                (c["address"], c["address"] + c["nbytes"], 2 * n, summed),
+            ):
+                inside = address[(address >= start) & (address < end)]
+                for row in np.unique((inside - start) // width).tolist():
+                    held.setdefault(row, set()).add(block)
+    rows = []
+    for token, (ids, weights) in enumerate(zip(*routing(trace))):
+        if token == ROWS:
+            break
+        parts = " + ".join(
+            f"{weight:.3g} x expert {expert} ({blocks_in_words(left.get(token * top_k + slot))})"
+            for slot, (expert, weight) in enumerate(zip(ids, weights))
+        )
+        by = ranges(sorted(summed.get(token, ())))
+        rows.append((str(token), parts, Cell(by, f"block {by}") if by else "-"))
+    return Table(
+        ("token", "its rows, in the order in which they are added", "added up by block"),
+        tuple(rows),
+        title="Sums over a token's experts",
+        source=RECORDED,
+        note=(
+            "In brackets the blocks that left the row, in fp32. Whichever comes last, counted for"
+            " each token and its columns, adds up all of them, in the order of the token's experts:"
+            " the same bits on every run, and nobody waits."
+            + (f" The first {ROWS} of {problem['m']} tokens." if problem["m"] > ROWS else "")
+        ),
+    )
+
+
+def blocks_in_words(blocks: set[int] | None) -> str:
+    if not blocks:
+        return "not recorded"
+    return f"block{'s' * (len(blocks) > 1)} {ranges(sorted(blocks))}"
