@@ -42,7 +42,7 @@ _EXPORTS = {
     "compare_methods": "calibration",
     "MethodComparison": "calibration",
     "matmul": "api",
-    "load_experts": "api.experts",
+    "load_experts": "api.loading_experts",
     "route": "api.experts",
     "moe_matmul": "api.experts",
     "moe_mlp": "api.experts",

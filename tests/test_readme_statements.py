@@ -270,6 +270,22 @@ def _examples():
     return list(dict.fromkeys(found))
 
 
+def save_gpt_oss(folder):
+    """A layer of four experts as gpt-oss's files have it: hidden size 128, 64 of an expert."""
+    from safetensors.numpy import save_file
+
+    random = np.random.default_rng(1)
+    tensors = {}
+    for name, k, n in (("gate_up_proj", 128, 128), ("down_proj", 64, 128)):
+        blocks = random.integers(0, 256, (4, n, k // 32, 16), dtype=np.uint8)
+        scales = random.integers(120, 124, (4, n, k // 32), dtype=np.uint8)
+        bias = random.standard_normal((4, n)).astype(np.float32)
+        for last, array in (("blocks", blocks), ("scales", scales), ("bias", bias)):
+            tensors[f"model.layers.0.mlp.experts.{name}_{last}"] = array
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+
+
 @pytest.mark.thorough
 def test_examples_run(tmp_path, monkeypatch, capsys):
     """As they stand, one after the other, with small arrays."""
@@ -290,17 +306,19 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
     }
     nm.save_checkpoint(tmp_path / "mixtral", experts, "gptq")
     names["logits"] = draw((16, 4)).astype(np.float32)
+    save_gpt_oss(tmp_path / "gpt-oss")
     monkeypatch.chdir(tmp_path)
     examples, found = _examples(), []
-    assert len(examples) == 5
+    assert len(examples) == 6
     for example in examples:
         own = dict(names)
         exec("import numba_marlin as nm\n" + example, own)
         found.append(own)
-    first, mixture, gptq, blocks, files = found
+    first, mixture, gpt_oss, gptq, blocks, files = found
     assert nm.reference.check(first["y"], names["x"], first["q"]).ok
     assert np.array_equal(nm.dequantize(nm.unpack(first["p"])), nm.dequantize(first["q"]))
     assert mixture["y"].shape == names["x"].shape and np.isfinite(mixture["y"]).all()
+    assert gpt_oss["y"].shape == names["x"].shape and np.isfinite(gpt_oss["y"]).all()
     assert gptq["q"].shape == (k, n) and not np.array_equal(gptq["q"].codes, first["q"].codes)
     assert blocks["y"].shape == (16, n) and blocks["h"].shape == (16, n)
     assert np.array_equal(nm.dequantize(files["w"]), nm.dequantize(weight))

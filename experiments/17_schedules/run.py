@@ -4,8 +4,10 @@ The problems, and the schedules that Hypothesis draws, are those of tests/kernel
 orders of warps, blocks and copies, fewer places than blocks, every run with the race detector on.
 Schedules are run in batches of a hundred, each of which has its own seed and one object in
 results.jsonl. The run may be stopped at any time: a later call continues with the batches that are
-missing for the current PTX of a kernel. The commit identifies the version of the PTX machine;
-remove the file to run everything again. A failure ends the run and names its Schedule.
+missing for the current PTX of a kernel. Rows of other PTX stay (another compiler's, or an earlier
+kernel's); the table takes them where there are none of the current one, and says so. The commit
+identifies the version of the PTX machine; remove the file to run everything again. A failure ends
+the run and names its Schedule.
 
     python experiments/17_schedules/run.py [--schedules 1000] [--kernel NAME ...] [--processes N]
         # no GPU; then the table in README.md
@@ -100,13 +102,32 @@ def read():
     )
 
 
-def table(rows):
-    """Return one line per kernel, and how often each kind of schedule was drawn."""
-    lines, drawn = [], Counter()
+def place(row):
+    """The order of rows: a diff shows what changed. Kernels that are no more stand last."""
+    names = list(SMALLS)
+    known = row["kernel"] in names
+    return names.index(row["kernel"]) if known else len(names), row["ptx"], row["number"]
+
+
+def shown(rows, name, digest):
+    """Those of a kernel that the table counts: of its current PTX, else of the PTX that was run
+    last."""
+    mine = [row for row in rows if row["kernel"] == name]
+    if mine and digest not in {row["ptx"] for row in mine}:
+        digest = max(mine, key=lambda row: row["date"])["ptx"]
+    return [row for row in mine if row["ptx"] == digest]
+
+
+def table(rows, digests):
+    """Return one line per kernel, and how often each kind of schedule was drawn. digests: of the
+    kernels' current PTX."""
+    lines, drawn, counted = [], Counter(), []
     for name in SMALLS:
-        mine = [row for row in rows if row["kernel"] == name]
+        mine = shown(rows, name, digests[name])
+        counted += mine
         for row in mine:
             drawn.update(row["drawn"])
+        current = digests[name] in {row["ptx"] for row in mine}
         lines.append(
             [
                 name,
@@ -114,8 +135,10 @@ def table(rows):
                 f"{sum(row['schedules'] for row in mine):,}",
                 "0" if mine else "-",
                 f"{sum(row['cpu_seconds'] for row in mine):.0f}",
+                "current" if current else "other" if mine else "-",
             ]
         )
+    rows = counted
     said = ", ".join(f"{kind} {count:,}" for kind, count in sorted(drawn.items()))
     dates = sorted({row["date"] for row in rows})
     head = (
@@ -126,7 +149,8 @@ def table(rows):
         [
             head,
             markdown(
-                ["kernel", "problem", "schedules", "races or wrong results", "CPU seconds"], lines
+                ["kernel", "problem", "schedules", "races or wrong results", "CPU seconds", "PTX"],
+                lines,
             ),
         ]
     )
@@ -144,8 +168,10 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     digests = {name: judged_by(small) for name, small in SMALLS.items()}
-    rows = [row for row in read() if digests.get(row["kernel"]) == row["ptx"]]
-    known = {(row["kernel"], row["number"]) for row in rows}
+    rows = read()
+    known = {
+        (row["kernel"], row["number"]) for row in rows if digests.get(row["kernel"]) == row["ptx"]
+    }
     origin = {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
     wanted = (
         []
@@ -160,14 +186,13 @@ def main():
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         for row in pool.imap_unordered(a_batch, wanted):
             row |= {"ptx": digests[row["kernel"]]} | origin
-            rows = sorted(
-                [*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"])
-            )
+            rows = sorted([*rows, row], key=place)
             print(f"{row['kernel']}: hundred {row['number']}, {row['cpu_seconds']} s", flush=True)
             RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     if rows:
-        replace_between(HERE / "README.md", MARKERS, table(rows))
-        print(table(rows))
+        text = table(rows, digests)
+        replace_between(HERE / "README.md", MARKERS, text)
+        print(text)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""``route``, ``load_experts``, ``moe_matmul`` and ``moe_mlp``: mixtures of experts. Arguments are
+"""``route``, ``moe_matmul`` and ``moe_mlp``: mixtures of experts. Arguments are
 checked here; ``execution.product`` runs the products."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,7 @@ from numba_marlin.api.checks import (
     refuse_torch_compile,
 )
 from numba_marlin.api.matmul import check_beside, hand_back, matmul
-from numba_marlin.api.packing import pack
 from numba_marlin.api.reports import thread
-from numba_marlin.api.surgery import concat
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import arrays, driver, repeat
@@ -28,7 +25,6 @@ from numba_marlin.execution.binding import experts_operands, routing_operands
 from numba_marlin.execution.product import Options, Product, run
 from numba_marlin.execution.reference import experts_product
 from numba_marlin.execution.scratch import Workspace
-from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import HALF_TYPES, round_to
 from numba_marlin.formats.residence import HOST
@@ -86,34 +82,6 @@ def route(
         raise TypeError(f"logits is a {type(logits).__name__}, must be of NumPy or torch")
     ids, weights = chosen_experts(logits, top_k, bias=bias, **options)
     return Routing.of(ids, weights, logits.shape[1])
-
-
-def load_experts(checkpoint: Mapping, *names: str, dtype: str | None = None) -> PackedExperts:
-    """The experts of a layer of a checkpoint, packed, on the host.
-
-    checkpoint: of ``load_checkpoint``, or any mapping of names to weights. names: of the layer of
-        expert number {}, "model.layers.0.mlp.experts.{}.down_proj"; of several ("...gate_proj",
-        "...up_proj") the columns side by side. Numbers count from 0 to the last that is there.
-    dtype: as in ``pack``.
-
-    KeyError or ValueError for names without a {} or without a layer. Experts are read and packed
-    one at a time.
-    """
-    if not names:
-        raise ValueError("names must not be empty: pass 'model.layers.0.mlp.experts.{}.down_proj'")
-    for each in names:
-        if not isinstance(each, str) or each.count("{}") != 1:
-            raise ValueError(f"name {each!r} must have one {{}}, for the expert's number")
-    found: list[Any] = []
-    while names[0].format(len(found)) in checkpoint:
-        parts = [
-            part if isinstance(part, (PackedWeight, PackedBlocks)) else pack(part, dtype=dtype)
-            for part in (checkpoint[name.format(len(found))] for name in names)
-        ]
-        found.append(concat(parts) if len(parts) > 1 else parts[0])
-    if not found:
-        raise KeyError(f"no layer {names[0].format(0)!r} in the checkpoint")
-    return PackedExperts.of(found)
 
 
 def moe_matmul(

@@ -38,10 +38,11 @@ def add_arguments(parser) -> None:
 
 def given(args) -> list[str]:
     """The options of a mixture that were given."""
+    values = {name: getattr(args, name, None) for name in ("experts", "top_k", "combine")}
     return [
         f"--{name.replace('_', '-')}"
-        for name in ("experts", "top_k", "combine")
-        if getattr(args, name, None) not in (None, False)
+        for name, value in values.items()
+        if value is not None and value is not False
     ]
 
 

@@ -60,14 +60,16 @@ def ids_of(rng, m, experts, top_k):
 
 def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False) -> Layer:
     """ids: [m, top_k]. integers: small integers and scales that are powers of two, so that every
-    sum is exact."""
+    sum is exact; not of FP4."""
     rng, ids = np.random.default_rng(seed), np.asarray(ids)
     m, group = len(ids), config.group_blocks
     dtype = config.dtype
     if config.block_scaled:
         kind = {1: "nvfp4", 2: "mxfp4"}[group]
-        weights = [
-            make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True)
+        packed = [
+            Fp4MarlinFormat().pack(
+                make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True), dtype
+            )
             for expert in range(config.experts)
         ]
     else:
@@ -85,12 +87,13 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
             )
             for expert in range(config.experts)
         ]
-    if integers:
-        powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
-        weights = [
-            replace(each, scales=round_to(scales, config.scale_dtype))
-            for each, scales in zip(weights, powers)
-        ]
+        if integers:
+            powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
+            weights = [
+                replace(each, scales=round_to(scales, config.scale_dtype))
+                for each, scales in zip(weights, powers)
+            ]
+        packed = [marlin.pack(each) for each in weights]
     shape = (m, config.top_k, k) if config.x_of_pairs else (m, k)
     numbers = rng.integers(-3, 4, shape) if integers else rng.standard_normal(shape)
     factors = 2.0 ** rng.integers(-2, 1, ids.shape) if integers else rng.random(ids.shape)
@@ -101,10 +104,7 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
     return Layer(
         config,
         round_to(numbers, dtype),
-        PackedExperts.of(
-            Fp4MarlinFormat().pack(each, dtype) if config.block_scaled else marlin.pack(each)
-            for each in weights
-        ),
+        PackedExperts.of(packed),
         Routing.of(ids, factors, config.experts),
         None if bias is None else round_to(bias, dtype),
     )

@@ -225,7 +225,7 @@ def test_experts_of_a_checkpoint_are_its_layers(tmp_path):
     with pytest.raises(KeyError, match="no layer 'nothing.0'"):
         nm.load_experts(layers, "nothing.{}")
     with pytest.raises(ValueError, match="must have one {}"):
-        nm.load_experts(layers, "model.layers.0")
+        nm.load_experts(layers, "model.{}.layers.{}")
 
 
 @pytest.mark.parametrize("dim", ("experts", "n", "k"))

@@ -37,6 +37,8 @@ VARIANTS = (
     "wgmma_int8, two warpgroups in turns",
     "wgmma_fp8, two warpgroups, one scale per column",
     "wgmma_fp8",
+    "moe, rows of pairs",
+    "moe, whole tiles",
 )
 
 

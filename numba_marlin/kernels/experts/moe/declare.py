@@ -125,7 +125,7 @@ KERNEL = KernelDefinition(
         trials=(
             Trial(
                 config=replace(SMALL, combine=True, x_of_pairs=True),
-                sizes=(len(IDS), 136, 96),
+                sizes=(len(IDS), 72, 96),
                 group_size=32,
                 ids=IDS,
                 sms=3,
@@ -134,7 +134,7 @@ KERNEL = KernelDefinition(
             Trial(
                 what="rows of pairs",
                 config=SMALL,
-                sizes=(len(IDS), 136, 96),
+                sizes=(len(IDS), 72, 96),
                 group_size=32,
                 ids=IDS,
                 sms=4,
@@ -143,7 +143,7 @@ KERNEL = KernelDefinition(
             Trial(
                 what="whole tiles",
                 config=replace(SMALL, whole=True, group_blocks=-1, bias=True, combine=True),
-                sizes=(len(IDS), 136, 96),
+                sizes=(len(IDS), 72, 96),
                 group_size=-1,
                 ids=IDS,
                 sms=3,
