@@ -134,6 +134,37 @@ def test_a_time_that_nobody_measured_is_said_to_be_a_guess():
             assert ("nobody timed this arrangement" not in said) == timed
 
 
+def test_a_timed_tile_is_found_between_its_neighbours():
+    """What the steps of BETWEEN rest on: of the timed tiles, those with neighbours on both sides,
+    from the others."""
+    held_out = {}
+    for each, us in wgmma.STEP_US.items():
+        others = {other: known for other, known in wgmma.STEP_US.items() if other != each}
+        rows = [other.tile_m for other in others if other.columns_like(each)]
+        if rows and min(rows) < each.tile_m < max(rows):
+            held_out[each] = wgmma.Costs(step=others).step_of(each) / us - 1
+    assert len(held_out) == 3 and max(map(abs, held_out.values())) < 0.021
+    assert 2 * max(map(abs, held_out.values())) < wgmma.MARGIN - 1
+
+
+def test_a_tile_that_nobody_timed_is_chosen_for_a_clear_gain_only():
+    """512 rows, 5120 columns: of 192 x 128, three by forty, all tiles are in one wave."""
+    for problem, chosen in ((Problem(512, 5120, 4096), True), (Problem(1024, 8192, 8192), False)):
+        found = {
+            config: wgmma.modelled_us(problem, config, H200)
+            for config in wgmma.configurations(problem, H200)
+        }
+        between = {config for config in found if not wgmma.was_timed(config)}
+        timed_us = min(us for config, us in found.items() if config not in between)
+        assert 0 < len(between) < len(found)
+        best = candidate(problem, H200, "wgmma")
+        assert (best.config in between) == chosen
+        assert chosen == (min(found[each] for each in between) * wgmma.MARGIN < timed_us)
+        assert ("nobody timed tiles of" in " ".join(best.reasons)) == chosen
+        for config in between:
+            assert wgmma.predicted_us(problem, config, H200) == wgmma.MARGIN * found[config]
+
+
 def test_no_configuration_is_tried_twice():
     for m in (1, 16, 64, 128, 256, 1024):
         found = wgmma.configurations(Problem(m, 8192, 8192), H200)

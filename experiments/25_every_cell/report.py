@@ -1,5 +1,6 @@
 """results.jsonl -> the tables of README.md. Of every cell the newest row counts."""
 
+from dataclasses import asdict
 from statistics import geometric_mean, mean
 
 import shapes
@@ -8,6 +9,7 @@ from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
+CHANGES = ("<!-- changes: begin -->", "<!-- changes: end -->")
 BANDS = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096))
 REGRET_GOALS = (0.05, 0.02)  # at most, in every cell and on average
 WORST = 25  # cells of the regret's table
@@ -227,6 +229,35 @@ def body(found):
     parts += ["### The layers", sources()]
     parts += [clocks(cells.values()), versions(cells), origin(cells.values())]
     return "\n\n".join(each for each in parts if each)
+
+
+def changes_text(changes):
+    """What stands between CHANGES. changes: as of ``run.changes``."""
+    lines = [
+        [
+            f"{layer.k} x {layer.n}",
+            str(m),
+            described(timed.kernel, asdict(timed.config)),
+            described(chosen.kernel, asdict(chosen.config)),
+            f"{factor:.2f}",
+        ]
+        for layer, m, chosen, timed, factor in sorted(changes, key=lambda each: -each[-1])
+    ]
+    factors = [each[-1] for each in changes]
+    total = len(shapes.layers()) * len(shapes.BATCHES)
+    said = (
+        f"Another choice in {len(lines)} of {total} cells, predicted {min(factors):.2f} to"
+        f" {max(factors):.2f} times as fast, geometric mean {geometric_mean(factors):.2f}."
+        " Modelled, not measured."
+    )
+    header = ["k x n", "m", "the best of the tiles that were timed", "chosen", "predicted factor"]
+    return f"{said}\n\n{markdown(header, lines)}"
+
+
+def write_changes(readme, changes):
+    text = changes_text(changes)
+    replace_between(readme, CHANGES, text)
+    print(text.splitlines()[0])
 
 
 def write(results, readme):

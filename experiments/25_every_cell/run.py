@@ -3,6 +3,8 @@
     # a GPU and torch; rows are appended to results.jsonl, what is there is not measured again
     python experiments/25_every_cell/run.py measure --peer humming [--seconds 450]
     python experiments/25_every_cell/run.py report      # the tables of README.md
+    python experiments/25_every_cell/run.py refit       # constants of the choice; no GPU
+    python experiments/25_every_cell/run.py changes     # choices that nobody timed; no GPU
     python experiments/25_every_cell/run.py expect      # what it will measure; no GPU
 
 A cell is a layer of ``shapes.py`` and an m. In the same interleaved rounds (``numba_marlin.bench``:
@@ -13,7 +15,10 @@ FILE.py:FUNCTION as in ``numba-marlin bench --peer``. The regret of a cell is th
 over that of the fastest of these configurations.
 
 Cells come in passes over all layers, the most informative m first, so that ``--seconds`` may cut
-the run anywhere. A peer that fails in a cell is left out there, and its row says why.
+the run anywhere. A cell counts as measured if a row has today's choice on this GPU, of whatever
+commit: kernels change between two visits, and a run that asked for a row of the very same sources
+measured its first cells again. ``--again`` asks for that. A peer that fails in a cell is left out
+there, and its row says why.
 """
 
 import argparse
@@ -25,11 +30,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
+import refit
 import report
 import shapes
 
 from numba_marlin.bench import rows
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import find_kernel, rank
 from numba_marlin.problems import WeightProblem
 
@@ -150,6 +157,11 @@ def hopeless_peers(measured_rows):
     }
 
 
+def identity(row):
+    """Of a row, whatever sources its kernel was compiled from."""
+    return rows.cell(row), rows.contender(row), row["device"]
+
+
 def is_done(row, peers, retry=False):
     """Whether an earlier row, or None, makes a measurement with these peers needless. retry: not
     if one of them failed in it."""
@@ -178,11 +190,15 @@ def measure(args):
     wrong, hopeless = [], {}
     with rows.Recorder(args.out) as recorder:
         names = [each.name for each in bench.peers]
+        earlier = rows.read(args.out) if args.out.exists() else []
+        known = {} if args.again else {identity(each): each for each in earlier}
         work = []
         for layer, m in wanted:
             problem = WeightProblem(m, layer.n, layer.k, GROUP_SIZE)
             candidates = candidates_of(problem, bench.device, args.top)
-            if not is_done(recorder.done(bench.stub(problem, candidates[0])), names, args.retry):
+            stub = bench.stub(problem, candidates[0])
+            row = recorder.done(stub) or known.get(identity(stub))
+            if not is_done(row, names, args.retry):
                 work.append((layer, problem, candidates))
         count = compile_all([each[1:] for each in work], bench.device, args.jobs)
         print(
@@ -225,13 +241,35 @@ def write_report(args):
     report.write(args.out, HERE / "README.md")
 
 
+def write_refit(args):
+    """Fit the constants of the choice to results.jsonl, with layers held out; prints, no GPU."""
+    refit.write(rows.read(args.out) if args.out.exists() else [], list(shapes.layers()))
+
+
+def write_changes(args):
+    """The table of README.md of cells whose choice is a tile that nobody timed; no GPU."""
+    report.write_changes(HERE / "README.md", changes())
+
+
+def changes():
+    """(layer, m, the choice, the best of what was timed, predicted factor) of every cell in which a
+    tile of ``choose.BETWEEN`` is chosen."""
+    device, found = devices.device("H200"), []
+    for layer in shapes.layers():
+        for m in shapes.BATCHES:
+            ranked = rank(WeightProblem(m, layer.n, layer.k, GROUP_SIZE), device, per_kernel=99)
+            timed = next(each for each in ranked if not refit.is_between(each.config))
+            if timed is not ranked[0]:
+                us = ranked[0].figures["predicted_us"] / refit.choose.MARGIN
+                found.append((layer, m, ranked[0], timed, timed.figures["predicted_us"] / us))
+    return found
+
+
 SECONDS_A_CELL, SECONDS_A_LAYER, SECONDS_A_KERNEL = 0.35, 5.0, 2.5  # reckoned, with one peer
 
 
 def expect(args):
     """For each pass its cells, configurations, new kernels, and seconds until its end."""
-    from numba_marlin.hardware import devices
-
     device, seen, total, layers = devices.device("H200"), set(), 0.0, 0
     chosen = set(args.cells and shapes.cells(args.cells))
     for batches in shapes.PASSES:
@@ -259,11 +297,11 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for run in (measure, write_report, expect):
+    for run in (measure, write_report, write_refit, write_changes, expect):
         command = commands.add_parser(run.__name__.removeprefix("write_"), help=run.__doc__)
         command.add_argument("--out", type=Path, default=RESULTS, help="the rows' file")
         command.set_defaults(run=run)
-        if run is write_report:
+        if run not in (measure, expect):
             continue
         command.add_argument(
             "--cells",
@@ -287,6 +325,9 @@ def main(arguments=None):
             )
             command.add_argument(
                 "--retry", action="store_true", help="also the cells in which a peer failed"
+            )
+            command.add_argument(
+                "--again", action="store_true", help="also cells with rows of other sources"
             )
             command.add_argument("--rounds", type=int, default=7)
             command.add_argument(

@@ -1,6 +1,7 @@
 """Contract under test: experiment 25's cells are those of its layers, its tables say what its rows
 say, and a run resumes, stops in time and leaves out the peers that fail. Times are invented."""
 
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -212,6 +213,79 @@ def test_a_run_goes_on_where_it_stopped(run, measured):
     asked, found, said = measured("--peer", "humming")  # a peer that the rows do not have
     assert len(asked) == 18 and len(found) == 36 and "humming 2.50" in said
     assert measured("--peer", "humming")[0] == []
+
+
+def test_a_run_goes_on_after_an_edit_of_the_kernels(run, measured, monkeypatch):
+    """Rows of other sources count, unless --again asks for a row of these."""
+    cells = ("--cells", "5120x5120@1,5120x5120@512")
+    assert len(measured(*cells)[0]) == 2
+    whole = FakeBench.__init__
+
+    def edited(self, settings):
+        whole(self, settings)
+        self.environment |= {"sources": "1", "driver": "2", "commit": "later"}
+
+    monkeypatch.setattr(FakeBench, "__init__", edited)
+    assert measured(*cells)[0] == []
+    assert len(measured(*cells, "--again")[0]) == 2
+    proposed = run.candidates_of
+    monkeypatch.setattr(run, "candidates_of", lambda *of: proposed(*of)[1:])
+    assert len(measured(*cells)[0]) == 2  # another choice
+
+
+@pytest.mark.thorough
+def test_a_refit_finds_the_constants_that_times_were_made_of(run, capsys):
+    """And of layers that it has not seen it predicts what they take."""
+    refit, choose, layers = run.refit, run.refit.choose, list(run.shapes.layers())[:2]
+    between = choose.Arrangement(96, 128, 1, 2, 8)
+    true = replace(
+        choose.COSTS,
+        launch=1.7,
+        stripes_slower=1.3,
+        step={each: 0.9 * us for each, us in choose.STEP_US.items()} | {between: 0.25},
+    )
+    found = []
+    for layer in layers:
+        for m in (64, 96, 512):
+            problem = WeightProblem(m, layer.n, layer.k, 128)
+            first, *others = choose.configurations(problem, H200)
+            made = [
+                {"us": choose.modelled_us(problem, each, H200, true), "predicted_us": 9.0}
+                | {"kernel": "wgmma", "config": asdict(each)}
+                for each in (first, *others)
+            ]
+            found.append(cell(run, layer, m) | made[0] | {"others": made[1:]})
+    cells = refit.cells_of(found, layers)
+    fitted = refit.fit(cells, H200)
+    assert refit.mean_error(cells, choose.COSTS, H200) > 0.05
+    assert refit.mean_error(cells, fitted, H200) < 0.01
+    assert fitted.step[between] == pytest.approx(0.25, rel=0.05)
+    refit.write(found, layers)
+    said = capsys.readouterr().out
+    assert "6 cells" in said and "layers held out" in said and "Arrangement(96, 128, 1, 2" in said
+    inside, outside = next(refit.folds(cells))
+    assert not {each.layer for each in inside} & {each.layer for each in outside}
+
+
+def test_a_refit_sees_whatever_was_timed_in_a_cell(run):
+    layers = list(run.shapes.layers())
+    row = cell(run, layers[3], 64, 10.0, others=(8.0, 9.0))
+    row["others"][1] |= {"kernel": "decode", "config": {}, "predicted_us": 7.5}
+    (found,) = run.refit.cells_of([row], layers)
+    assert found.layer == 3 and [each.us for each in found.timed] == [10.0, 8.0, 9.0]
+    chosen, like_it, other = found.timed
+    assert (chosen.config.tile_m, like_it.config.tile_m, like_it.config.stages) == (128, 64, 4)
+    assert run.refit.predicted(found, other, None, H200) == 7.5 and other.config is None
+    assert run.refit.regrets([found], run.refit.choose.COSTS, H200) == [9.0 / 8.0 - 1]
+    with pytest.raises(ValueError, match="measure first"):
+        run.refit.write([], layers)
+
+
+@pytest.mark.thorough
+def test_the_readme_shows_where_the_choice_is_another(run):
+    begin, end = run.report.CHANGES
+    text = (run.HERE / "README.md").read_text(encoding="utf-8")
+    assert text.split(begin)[1].split(end)[0].strip() == run.report.changes_text(run.changes())
 
 
 def test_a_peer_that_fails_is_left_out_of_the_cell(measured):

@@ -37,6 +37,20 @@ ARRANGEMENTS = {  # of wgmma: words per warp, warpgroups, rows of consumers, who
     ),
     "three parts, one after the other": replace(WGMMA, tile_m=128, parts=3, split=False),
 }
+BETWEEN = {  # tiles of rows between powers of two: a swizzle's pattern is eight rows of x
+    "192 rows, whole": replace(WGMMA, tile_m=192, tile_n=128, warpgroups=2, split=False),
+    "176 rows, stripes": replace(WGMMA, tile_m=176, tile_n=128, warpgroups=2),
+    "160 rows, parts": replace(WGMMA, tile_m=160, tile_n=128, warpgroups=2, parts=3, split=False),
+    "112 rows, two warpgroups": replace(WGMMA, tile_m=112, tile_n=256, warpgroups=2),
+    "96 rows, two warpgroups": replace(WGMMA, tile_m=96, tile_n=256, warpgroups=2, split=False),
+    "96 rows, two rows of consumers": replace(WGMMA, tile_m=96, tile_n=128, k_groups=2, stages=4),
+    "48 rows, two warpgroups": replace(
+        WGMMA, tile_m=48, tile_n=256, warpgroups=2, parts=2, split=False
+    ),
+    "48 rows, two rows of consumers": replace(
+        WGMMA, tile_m=48, tile_n=128, k_groups=2, stages=4, parts=2, split=False
+    ),
+}
 
 BLOCKS = {"nvfp4": 1, "mxfp4": 2}  # k16 rows that share a scale
 FEW_ROWS = DecodeConfig(

@@ -15,7 +15,7 @@ from numba_marlin.emulator import Deadlock, PendingCopyRead
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.testing.launches import on_machine
-from tests.kernels.configurations import ARRANGEMENTS, WGMMA
+from tests.kernels.configurations import ARRANGEMENTS, BETWEEN, WGMMA
 from tests.kernels.harness import cases, prepare, run_kernel
 
 
@@ -62,6 +62,15 @@ TELLING = (
 )
 def test_every_arrangement_is_exact(name, run_on):
     exact(20, 192, 320, 64, ARRANGEMENTS[name], run_on, sms=4)
+
+
+@pytest.mark.parametrize(
+    "name", cases(((name,) for name in BETWEEN), lambda name: name == "192 rows, whole")
+)
+def test_tiles_between_powers_of_two_are_exact(name, run_on):
+    """Rows past the first tile, the last ones of it, and k in more steps than there are stages."""
+    config = BETWEEN[name]
+    exact(config.tile_m + 13, 136, 320, 64, config, run_on, sms=3)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,14 @@ multiprocessors, graphs of launches, weights not in L2). Fitted to m = 16 to 102
 135168 x 33792, g = 128, 2026-11-22: 8% off on average, up to 40% for what nobody would choose.
 Block-scaled FP4 takes INT4's times: 5% off on average, 16% at most (experiments/06_nvfp4).
 
+Tiles of BETWEEN were not timed: a step of theirs is interpolated over tile_m between the two timed
+tiles next to them that have the same columns and consumers. Of the timed tiles that have two such
+neighbours, each is so found from the others within 2.1% (``tests/test_choices.py``); of 128 columns
+and two warpgroups only two tiles were timed, and nothing can be held out. The time of such a tile
+is raised by MARGIN, so that it is chosen where it is predicted to gain more than 5%.
+Columns between 128 and 256 are not there: a warp of a warpgroup has strips of one panel, and four
+warps share three panels with neither equal work nor one m64 of ``wgmma``.
+
 What was seen: up to m = 64 neither the memory (a step of 256 columns is 0.26 us of it) nor the
 tensor cores are the limit. At 8192 x 57344 a launch took, of all / without dequantising / without
 multiplying: 79 / 62 / 58 us at m = 16, 89 / 69 / 60 at 32, 118 / 94 / 67 at 64: warps wait to be
@@ -27,7 +35,8 @@ meanwhile: 16% faster to 65% slower, and never the fastest of a problem.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.language.choice import (
@@ -42,14 +51,8 @@ from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
 from numba_marlin.problems import WeightProblem
 
-SUSTAINED_US, SUSTAINED_SLOWER = 400, 1.12  # what a long launch loses to falling clocks
-LARGEST_TILE, LARGEST_STEP_US, LEAST_STEP_US = 128 * 256, 0.67, 0.2
-# the last: of a tile, where two k groups add up
-LAUNCH_US, WHOLE_TILE_US, CLUSTER_TILE_US, K_GROUPS_US = 2.5, 0.5, 5.0, 1.0
-# Of a KiB of fp32 sums: what a tile in parts costs, and each part more; what stripes cost a launch
-PARTS_US, PART_US, STRIPES_US = 0.025, 0.0113, 0.1
-# of steps in stripes; for each row of tiles but one; and no more than
-STRIPES_SLOWER, ROW_SLOWER, AT_MOST_SLOWER = 1.12, 0.1, 1.4
+LARGEST_TILE = 128 * 256
+MARGIN = 1.05  # by which an arrangement of BETWEEN must be better than all that were timed
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,11 @@ class Arrangement:
 
     def like(self, config: WgmmaConfig) -> bool:
         """Whether ``config`` is arranged so, be it with fewer stages."""
-        return (self.tile_m, self.tile_n, self.warpgroups, self.k_groups) == (
-            config.tile_m,
+        return self.tile_m == config.tile_m and self.columns_like(config)
+
+    def columns_like(self, config: WgmmaConfig) -> bool:
+        """Whether ``config`` is arranged so but for its rows and stages."""
+        return (self.tile_n, self.warpgroups, self.k_groups) == (
             config.tile_n,
             config.warpgroups,
             config.k_groups,
@@ -86,14 +92,72 @@ STEP_US = {
     Arrangement(128, 256, 2, 1, 6): 0.67,
     Arrangement(256, 128, 2, 1, 4): 0.67,
 }
+BETWEEN = (
+    Arrangement(48, 128, 1, 2, 12),
+    Arrangement(48, 256, 2, 1, 8),
+    Arrangement(96, 128, 1, 2, 8),
+    Arrangement(96, 256, 2, 1, 8),
+    Arrangement(112, 256, 2, 1, 7),
+    Arrangement(160, 128, 2, 1, 6),
+    Arrangement(176, 128, 2, 1, 6),
+    Arrangement(192, 128, 2, 1, 6),
+)
+ARRANGEMENTS = (*STEP_US, *BETWEEN)
 INVARIANT_PARTS = (1, 2, 4)
 
 
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What the prediction adds up, in microseconds unless a line says otherwise.
+    ``experiments/25_every_cell`` fits it to rows."""
+
+    launch: float = 2.5
+    #: of a tile that a block has alone, beside its steps; that a cluster shares
+    whole_tile: float = 0.5
+    cluster_tile: float = 5.0
+    #: of a tile, where two k groups add up
+    k_groups: float = 1.0
+    #: of a KiB of fp32 sums: a tile in parts, and each part more; stripes, once a launch
+    parts: float = 0.025
+    part: float = 0.0113
+    stripes: float = 0.1
+    #: factors of steps in stripes: at least; more for each row of tiles but one; at most
+    stripes_slower: float = 1.12
+    row_slower: float = 0.1
+    at_most_slower: float = 1.4
+    #: falling clocks: from how long a launch on, of tiles of how many rows, by which factor
+    sustained: float = 400.0
+    sustained_rows: int = 96
+    sustained_slower: float = 1.12
+    #: a step of 128 x 256, which others are guessed from, and the least guess
+    largest_step: float = 0.67
+    least_step: float = 0.2
+    #: {Arrangement: a step of k = 64}
+    step: Mapping[Arrangement, float] = field(default_factory=lambda: STEP_US)
+
+    def step_of(self, config: WgmmaConfig) -> float:
+        """Of an arrangement that was not timed: between its neighbours, or, if it has none on both
+        sides, in proportion to its tile."""
+        steps = {each.tile_m: us for each, us in self.step.items() if each.columns_like(config)}
+        if config.tile_m in steps:
+            return steps[config.tile_m]
+        above = min((rows for rows in steps if rows > config.tile_m), default=None)
+        below = max((rows for rows in steps if rows < config.tile_m), default=None)
+        if above is None or below is None:
+            share = config.tile_m * config.tile_n / LARGEST_TILE
+            return max(self.least_step, self.largest_step * share)
+        share = (config.tile_m - below) / (above - below)
+        return steps[below] + share * (steps[above] - steps[below])
+
+
+COSTS = Costs()
+
+
 def configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
-    """Every arrangement that was measured: with whole tiles, with as many parts of each as there
+    """Every arrangement of ARRANGEMENTS: with whole tiles, with as many parts of each as there
     are multiprocessors for, and in stripes if they cut any."""
     found = []
-    for arrangement in STEP_US:
+    for arrangement in ARRANGEMENTS:
         tiles = ceil_div(problem.m, arrangement.tile_m) * ceil_div(problem.n, arrangement.tile_n)
         parts = max((each for each in PARTS if tiles * each <= device.sms), default=1)
         sharing = [{"parts": parts}] if parts > 1 else []
@@ -107,7 +171,7 @@ def invariant_configurations(problem: WeightProblem, device: Device) -> list[Wgm
     """Whole tiles, and those in as many parts whatever m is."""
     found = [
         _arranged(arrangement, problem, parts=parts)
-        for arrangement in STEP_US
+        for arrangement in ARRANGEMENTS
         for parts in INVARIANT_PARTS
     ]
     return [config for config in found if config is not None]
@@ -180,38 +244,43 @@ def work(problem: WeightProblem, config: WgmmaConfig, sms: int) -> dict:
 
 
 def predicted_us(problem: WeightProblem, config: WgmmaConfig, device: Device) -> float:
-    # for what nobody measured
-    guess = max(LEAST_STEP_US, LARGEST_STEP_US * config.tile_m * config.tile_n / LARGEST_TILE)
-    step_us = next((us for each, us in STEP_US.items() if each.like(config)), guess)
+    us = modelled_us(problem, config, device)
+    return us * MARGIN if any(each.like(config) for each in BETWEEN) else us
+
+
+def modelled_us(
+    problem: WeightProblem, config: WgmmaConfig, device: Device, costs: Costs = COSTS
+) -> float:
+    """The time that ``costs`` add up to, with no margin."""
+    step_us = costs.step_of(config)
     tiles, steps, teams = (
         config.tiles(problem.m, problem.n),
         ceil_div(problem.k, STAGE_K),
         max(1, device.sms // config.team),
     )
-    sums_kib, groups_us = config.partial_bytes / 1024, K_GROUPS_US * (config.k_groups - 1)
+    sums_kib, groups_us = config.partial_bytes / 1024, costs.k_groups * (config.k_groups - 1)
     if config.split:
         rounds, left = divmod(tiles, teams)
+        row_tiles = ceil_div(problem.m, config.tile_m)
         slower = min(
-            STRIPES_SLOWER + ROW_SLOWER * (ceil_div(problem.m, config.tile_m) - 1), AT_MOST_SLOWER
+            costs.stripes_slower + costs.row_slower * (row_tiles - 1), costs.at_most_slower
         )
-        time = LAUNCH_US + rounds * (WHOLE_TILE_US + groups_us + steps * step_us)
+        time = costs.launch + rounds * (costs.whole_tile + groups_us + steps * step_us)
         if left:
-            time += (
-                groups_us + STRIPES_US * sums_kib + ceil_div(left * steps, teams) * slower * step_us
-            )
+            shared_us = ceil_div(left * steps, teams) * slower * step_us
+            time += groups_us + costs.stripes * sums_kib + shared_us
     else:
-        rounds = ceil_div(tiles, teams)
-        tile_us = (
-            WHOLE_TILE_US
-            if config.team == 1
-            else (
-                CLUSTER_TILE_US
-                if config.cluster > 1
-                else (PARTS_US + PART_US * config.parts) * sums_kib
-            )
+        if config.team == 1:
+            tile_us = costs.whole_tile
+        elif config.cluster > 1:
+            tile_us = costs.cluster_tile
+        else:
+            tile_us = (costs.parts + costs.part * config.parts) * sums_kib
+        time = costs.launch + ceil_div(tiles, teams) * (
+            tile_us + groups_us + ceil_div(steps, config.team) * step_us
         )
-        time = LAUNCH_US + rounds * (tile_us + groups_us + ceil_div(steps, config.team) * step_us)
-    return time * SUSTAINED_SLOWER if time > SUSTAINED_US and config.tile_m >= 128 else time
+    throttled = time > costs.sustained and config.tile_m >= costs.sustained_rows
+    return time * costs.sustained_slower if throttled else time
 
 
 def was_timed(config: WgmmaConfig) -> bool:
@@ -252,6 +321,11 @@ def reasons(problem: WeightProblem, config: WgmmaConfig, sms: int) -> tuple[str,
             "two k groups of consumers take turns with the stages: with few rows to multiply, a"
             " warp waits for its own latency"
         )
-    if not was_timed(config):
+    if any(each.like(config) for each in BETWEEN):
+        found.append(
+            f"nobody timed tiles of {config.tile_m} rows: the time lies between those of the tiles"
+            f" next to it, and {MARGIN - 1:.0%} are added, so that only a clear gain is taken"
+        )
+    elif not was_timed(config):
         found.append("nobody timed this arrangement: its time is a guess")
     return tuple(found)
