@@ -24,8 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m numba_marlin.on_cpu",
         description=(
-            "Run a program that uses numba.cuda (numba-cuda) on the CPU: kernels are compiled to"
-            " PTX as for a GPU of compute capability 9.0, and the PTX machine executes them."
+            "Run a program that uses numba.cuda (numba-cuda) or numba_cuda_mlir.cuda on the CPU:"
+            " kernels are compiled to PTX as for a GPU of compute capability 9.0, and the PTX"
+            " machine executes them."
         ),
         epilog=(
             f"After --install, {VARIABLE}=1 does the same for any program that this Python runs,"

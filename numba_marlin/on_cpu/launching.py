@@ -6,7 +6,7 @@ import ctypes
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +26,12 @@ faster."""
 @dataclass(frozen=True)
 class Called:
     """What numba-cuda was about to launch: its kernel's Python function, types of the arguments,
-    and the arguments."""
+    and the arguments. ``views``: its arrays, where the parameters' order is not numba-cuda's."""
 
     function: object
     types: tuple
     arguments: tuple
+    views: tuple[View, ...] | None = None
 
 
 current = threading.local()
@@ -88,9 +89,10 @@ def run(host: HostDriver, config: LaunchConfig, kernel, arguments, resident: int
 
 
 def of_numba_cuda(called: Called | None) -> bool:
-    """Does the kernel belong to numba-cuda, rather than to a program or a test?"""
+    """Does the kernel belong to numba-cuda or its successor, rather than to a program or a
+    test?"""
     module = getattr(getattr(called, "function", None), "__module__", None) or ""
-    return module.startswith("numba.cuda.") and not module.startswith("numba.cuda.tests.")
+    return module.startswith(("numba.cuda.", "numba_cuda_mlir.")) and ".tests." not in module
 
 
 def packed(parameters: Sequence[Parameter], arguments: Sequence) -> list:
@@ -111,9 +113,21 @@ def name_arrays(host: HostDriver, called: Called | None, arguments: Sequence) ->
     """Give the allocations that are arguments the names of the kernel's parameters; which ones."""
     if called is None:
         return []
+    views = arrays_of(called, arguments) if called.views is None else called.views
+    found = []
+    for view in views:
+        buffer = host.memory.globals.find(view.address)
+        if isinstance(buffer, Allocation):
+            buffer.views.append(view)
+            found.append(buffer)
+    return found
+
+
+def arrays_of(called: Called, arguments: Sequence) -> Iterator[View]:
+    """The arrays among numba-cuda's ``arguments``."""
     code = getattr(called.function, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if code else ()
-    flat, found, at = list(arguments), [], 0
+    flat, at = list(arguments), 0
     for name, kind in zip(names, called.types):
         for part, dimensions, dtype, count in parts(name, kind):
             if dimensions is not None and at + count <= len(flat):
@@ -121,12 +135,8 @@ def name_arrays(host: HostDriver, called: Called | None, arguments: Sequence) ->
                 address = int(flat[at + 4])
                 shape = tuple(flat[at + 5 : at + 5 + dimensions])
                 strides = tuple(flat[at + 5 + dimensions : at + count])
-                buffer = host.memory.globals.find(address)
-                if isinstance(buffer, Allocation):
-                    buffer.views.append(View(part, address, dtype, shape, strides))
-                    found.append(buffer)
+                yield View(part, address, dtype, shape, strides)
             at += count
-    return found
 
 
 def parts(name: str, kind):

@@ -14,10 +14,10 @@ def pytest_addoption(parser):
         "--cuda-on-cpu",
         action="store_true",
         help=(
-            "run everything that uses numba.cuda (numba-cuda) on the PTX machine, on the CPU: no"
-            " GPU and no driver are needed. What a kernel does wrong (out of bounds, races,"
-            " deadlocks, shared memory read before it is written) fails the test with file, line,"
-            f" thread and array index. {VARIABLE}=1 does the same."
+            "run everything that uses numba.cuda (numba-cuda) or numba_cuda_mlir.cuda on the PTX"
+            " machine, on the CPU: no GPU and no driver are needed. What a kernel does wrong (out"
+            " of bounds, races, deadlocks, shared memory read before it is written) fails the test"
+            f" with file, line, thread and array index. {VARIABLE}=1 does the same."
         ),
     )
     group.addoption(

@@ -1,8 +1,9 @@
-"""On and off: what of numba-cuda is replaced, and when.
+"""On and off: what of numba-cuda and numba-cuda-mlir is replaced, and when.
 
 numba-cuda reaches a GPU through few names: ``Driver.__getattr__`` for the driver's functions, and
 what its modules ``cudadrv.driver``, ``cudadrv.devicearray`` and ``dispatcher`` import of cuda.core.
-These are replaced (``patches``); numba-cuda's own code does all the rest. Line numbers are always
+These are replaced (``layer``, ``patches``); numba-cuda's own code does all the rest.
+numba-cuda-mlir has the same layer, and launches in another way (``mlir``). Line numbers are always
 compiled, since messages need them; they change no code.
 """
 
@@ -14,15 +15,32 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 VARIABLE = "NUMBA_CUDA_ON_CPU"
 RACES = {"auto": None, "on": True, "off": False}
-PATCHED_LAST = "numba.cuda.dispatcher"  # imports the other module that is patched
 _lock = threading.RLock()
 _depth = 0
-_patches: AbstractContextManager | None = None
+_on = ExitStack()
+"""Of what is replaced now."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """``package``: as it is installed; ``last``: the module of it behind whose import its names are
+    replaced; ``patches``: the module that replaces them."""
+
+    package: str
+    last: str
+    patches: str
+
+
+COMPILERS = (
+    # imports the other module that is patched
+    Compiler("numba_cuda", "numba.cuda.dispatcher", "numba_marlin.on_cpu.patches"),
+    Compiler("numba_cuda_mlir", "numba_cuda_mlir.cuda", "numba_marlin.on_cpu.mlir"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,12 +70,15 @@ class Options:
 
 @contextmanager
 def cuda(races: bool | None = None) -> Iterator[None]:
-    """Within, ``numba.cuda`` has one device, which is the PTX machine, for all threads. ``races``:
-    as in Options; of contexts within each other the outermost one's count.
+    """Within, ``numba.cuda`` and ``numba_cuda_mlir.cuda`` have one device for all threads, which is
+    the PTX machine. ``races``: as in Options; of contexts within each other the outermost one's
+    count.
 
     Device arrays live as long as the context; kernels may be launched again in a later one. Raises
-    ImportError if numba-cuda is not installed.
+    ImportError if neither compiler is installed.
     """
+    if not any(importlib.util.find_spec(each.package) for each in COMPILERS):
+        raise ImportError("neither numba-cuda nor numba-cuda-mlir is installed")
     _enter(Options(races))
     try:
         yield
@@ -66,37 +87,45 @@ def cuda(races: bool | None = None) -> Iterator[None]:
 
 
 def _enter(options: Options) -> None:
-    global _depth, _patches
-    from numba_marlin.on_cpu.patches import patched
-
+    """What is imported is patched now, and what is not as soon as it is."""
+    global _depth
     with _lock:
         if _depth == 0:
-            _patches = patched(options)
-            _patches.__enter__()
+            try:
+                for each in COMPILERS:
+                    if each.last in sys.modules:
+                        _patch(each, options)
+                    else:
+                        finder = _WhenImported(each, options)
+                        sys.meta_path.insert(0, finder)
+                        _on.callback(finder.remove)
+            except BaseException:
+                _on.close()
+                raise
         _depth += 1
 
 
 def _leave() -> None:
-    global _depth, _patches
+    global _depth
     with _lock:
         _depth -= 1
-        if _depth == 0 and _patches is not None:
-            _patches.__exit__(None, None, None)
-            _patches = None
+        if _depth == 0:
+            _on.close()
+
+
+def _patch(compiler: Compiler, options: Options) -> None:
+    _on.enter_context(importlib.import_module(compiler.patches).patched(options))
 
 
 def is_on() -> bool:
-    """Is it on, or will it be as soon as numba-cuda is imported?"""
-    return _depth > 0 or any(isinstance(finder, _WhenImported) for finder in sys.meta_path)
+    """Is it on, or will it be as soon as a compiler is imported?"""
+    return _depth > 0
 
 
 def start(options: Options) -> None:
-    """Switch on for the rest of the process, now if numba-cuda is imported, else when it is."""
+    """Switch on for the rest of the process."""
     os.environ[VARIABLE] = options.as_text()  # for processes that this one starts
-    if PATCHED_LAST in sys.modules:
-        _enter(options)
-    else:
-        sys.meta_path.insert(0, _WhenImported(options))
+    _enter(options)
 
 
 def start_if_asked() -> None:
@@ -109,11 +138,15 @@ def start_if_asked() -> None:
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Switches on behind the import of the last module that is patched."""
 
-    def __init__(self, options: Options) -> None:
-        self.options, self.busy = options, False
+    def __init__(self, compiler: Compiler, options: Options) -> None:
+        self.compiler, self.options, self.busy = compiler, options, False
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, name, path=None, target=None):
-        if name != PATCHED_LAST or self.busy:
+        if name != self.compiler.last or self.busy:
             return None
         self.busy = True
         try:
@@ -126,9 +159,10 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
-                _enter(finder.options)
+            with _lock:
+                if finder in sys.meta_path:
+                    finder.remove()
+                    _patch(finder.compiler, finder.options)
 
         loader.exec_module = exec_module
         return spec

@@ -33,10 +33,9 @@ def make_host_view(devicearray):
     return host_view
 
 
-def make_device_view(devicearray, warning: type):
-    """In place of devicearray._to_strided_memory_view: (view, was it copied from the host?)."""
-    from numba import cuda
-    from numba.cuda.core import config
+def make_device_view(devicearray, cuda, config, warning: type):
+    """In place of devicearray._to_strided_memory_view: (view, was it copied from the host?).
+    ``cuda``: the package that it belongs to, with its ``config`` and its kind of ``warning``."""
 
     def device_view(obj, stream=0, copy=True, user_explicit=False):
         if devicearray._driver.is_device_memory(obj):

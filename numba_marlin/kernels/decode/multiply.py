@@ -162,15 +162,21 @@ def row_product(lang, config, weights, promotion, replaces):
     addend = zeros_of if replaces else four_of
 
     @lang.device
-    def multiply_row(registers, slot, of_pair):
+    def multiply_block(registers, slot, j, of_pair):
         products, x = registers.products, registers.x
-        for j in range(4):
-            w = weights.fragment(registers, slot, j, of_pair)
-            for n8 in range(cfg.n8_blocks):
-                o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_words_per_n8 * n8 + 2 * slot
-                d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
-                for r in range(4):
-                    products[o + r] = d[r]
+        w = weights.fragment(registers, slot, j, of_pair)
+        for n8 in range(cfg.n8_blocks):
+            o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_words_per_n8 * n8 + 2 * slot
+            d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
+            for r in range(4):
+                products[o + r] = d[r]
+
+    @lang.device
+    def multiply_row(registers, slot, of_pair):
+        multiply_block(registers, slot, 0, of_pair)
+        multiply_block(registers, slot, 1, of_pair)
+        multiply_block(registers, slot, 2, of_pair)
+        multiply_block(registers, slot, 3, of_pair)
         add_x(registers, slot)
 
     return multiply_row
