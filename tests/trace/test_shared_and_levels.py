@@ -6,10 +6,10 @@ import pytest
 from numba_marlin.data import measured
 from numba_marlin.trace import pages
 from numba_marlin.trace.pages import levels, memory, shared
+from numba_marlin.trace.record import Trace
 from numba_marlin.trace.traffic import copies
 from numba_marlin.views import plain
 from tests.trace.runs import recorded
-from tests.trace.test_pages import altered
 
 HERE = pages.Choice()
 
@@ -47,7 +47,7 @@ def test_operands_of_a_stage_have_their_own_places():
 def test_a_copy_that_goes_elsewhere_is_drawn_elsewhere():
     found, _ = recorded("buffered")
     first = copies(found, 0)[0]
-    moved = altered(found)
+    moved = Trace(found.header, dict(found.arrays))
     rows = (moved.arrays["access_address"] == first.target).nonzero()
     moved.arrays["access_address"] = moved.arrays["access_address"].copy()
     moved.arrays["access_address"][rows] += 8192
