@@ -16,6 +16,7 @@ PROBLEM = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype",
 TIMED = ("kernel", "config", *PROBLEM, "batch_invariant", "us", "device", "date")
 BLOCK_TIMED = ("kernel", "config", "m", "n", "k", "us", "cublas_us", "device", "date")
 PROBED = ("probe", "covers", "outcome", "device", "driver", "measured")
+REACHED = ("probe", "level", "unit", "cycles", "per_cycle_and_sm", "per_cycle", "device", "date")
 
 
 def rows(experiment: str) -> list[dict]:
@@ -45,6 +46,7 @@ def extract() -> dict[str, list[dict]]:
         "ladder_times": [only(row, TIMED) for row in rows("18_ladder")],
         "block_times": list(newest.values()),
         "witness": [only(row, PROBED) for row in rows("05_hardware")],
+        "levels": [only(row, REACHED) for row in rows("30_levels")],
     }
 
 

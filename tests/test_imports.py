@@ -60,7 +60,7 @@ ALLOWED = {
     "calibration": {"api", "checkpoints", "quantizers", "wording"},
     "views": {"wording"},
     "wording": set(),
-    "trace": {"counts", "hardware", "emulator", "formats", "layout", "views", "wording"},
+    "trace": {"counts", "data", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # Numba's CUDA without a GPU: of this package the machine alone
     "on_cpu": {"emulator", "hardware"},
     # anybody's kernels: of this package the machine, and numba-cuda by way of on_cpu

@@ -10,12 +10,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import beside
+import kept
 
 SAMPLE = "h200_ampere.json"  # a profile measured on an H200, kept
-TIMES, VIEWS_TABLE = "times", "views"
+TIMES, VIEWS_TABLE, KEPT = "times", "views", "kept"
 ORDER = (
     "launch",
     "setup",
@@ -296,6 +297,7 @@ def write(results: Path, readme: Path, tolerance: float) -> int:
         VIEWS_TABLE,
         views(),
     )
+    text = replaced(text, KEPT, kept.table(readme.parent))
     readme.write_text(text, encoding="utf-8")
     wide = [
         f"{row['kernel']} m={row['m']} {off(row):+.1%}" for row in rows if abs(off(row)) > tolerance

@@ -2,6 +2,8 @@
 
     python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a
         GPU and torch, three minutes
+    python experiments/10_profile/run.py keep [--try]    # needs a GPU and torch: a profile of every
+        kernel, to h200_KERNEL.json; about a minute a kernel
     python experiments/10_profile/run.py report                                            # tables
         into this README.md
     python experiments/10_profile/run.py pictures                                          # needs
@@ -188,6 +190,13 @@ def main(argv=None):
     run.add_argument("--rounds", type=int, default=9)
     run.add_argument("--processes", type=int, default=8, help="that compile at the same time")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
+    kept_ = commands.add_parser("keep", help="a profile of every kernel, a small file each")
+    kept_.add_argument("--kernels", default="", help="names, separated by commas (default: all)")
+    kept_.add_argument(
+        "--try", dest="tried", action="store_true", help="also try neighbouring configurations"
+    )
+    kept_.add_argument("--device", default="", help="model this GPU; needs --out")
+    kept_.add_argument("--out", default=str(HERE), help="the folder")
     commands.add_parser(
         "report", help="write the tables into README.md, the first from results.jsonl"
     )
@@ -196,8 +205,11 @@ def main(argv=None):
     if args.command == "measure":
         return measure(args)
     sys.path.insert(0, str(HERE))
+    import kept
     import report
 
+    if args.command == "keep":
+        return kept.keep(args)
     if args.command == "pictures":
         report.pictures()
         return 0

@@ -18,6 +18,7 @@ EXAMPLES = """\
   numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  save the profile
   numba-marlin profile --open run.json --html page.html          show it again
   numba-marlin profile --open before.json --against after.json   compare two profiles
+  numba-marlin profile --m 16 --n 8192 --k 8192 --try --view tried   time what advice would bring
   numba-marlin profile --open run.json --ncu ncu.csv --view counters   beside Nsight's counters
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
   numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
@@ -32,7 +33,7 @@ OF_A_RUN = ("demo", "m", "n", "k", "group_size", "experts", "top_k", "combine")
 
 
 def add_arguments(parser) -> None:
-    from numba_marlin.cli import estimate
+    from numba_marlin.cli import estimate, tried
     from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
     parser.add_argument(
@@ -83,23 +84,28 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--nsys", metavar="NSYS.csv", help="show launches that Nsight Systems wrote, likewise"
     )
+    tried.add_argument(parser)
     add_view_argument(parser)
     add_page_arguments(parser)
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli import pages
+    from numba_marlin.cli import pages, tried
     from numba_marlin.cli.report import to_json
     from numba_marlin.profile import build as profile
-    from numba_marlin.profile.pages import profile_page
+    from numba_marlin.profile.pages import compared, profile_page
     from numba_marlin.profile.sources import nsight, rules, verdict
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
     _check_given(args)
+    tried.check(args)
     target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
+    if args.tried is not None:
+        with pages.shown_from(args.open):
+            data["tried"] = tried.tried(args, report, data)
     if args.ncu is not None or args.nsys is not None:
         with pages.shown_from(args.open, args.against):
             entry = nsight.entry_of(data)
@@ -110,7 +116,7 @@ def execute(args, report) -> bool:
             page = Page(
                 f"{page.title}, compared",
                 (
-                    profile_page.compared(
+                    compared.compared(
                         data,
                         other,
                         (

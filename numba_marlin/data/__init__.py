@@ -12,6 +12,10 @@ them against the experiments:
     launches of kernels with two block-scaled operands, the newest of each configuration.
 ``witness``
     probes that a GPU and the PTX machine both ran: what each covers and whether they agreed.
+``levels``
+    how far away each level of a GPU's memory is: in rows with the unit "cycles", the latency of a
+    load that needs the address which the load before it gave; in the others ``per_cycle_and_sm``,
+    the bytes or operations that an SM takes in a cycle (``per_cycle``: of all SMs).
 
 ``shipped_index()`` and ``shipped_ptx(name)`` give what ``.ci/ship_ptx.py`` wrote to data/shipped/;
 ``compiler.shipped`` says what it is for.

@@ -4,8 +4,11 @@ the plain kernel's time, and hides none that is too far. The rows here are inven
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from numba_marlin.kernels import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "10_profile"
 
@@ -40,7 +43,7 @@ def row(kernel="ampere", us=10.0, parts=None, **more):
 
 README = (
     "# x\n<!-- times: begin -->\nbygone\n<!-- times: end -->\nprose\n<!-- views: begin -->\n<!--"
-    " views: end -->\nend\n"
+    " views: end -->\n<!-- kept: begin -->\n<!-- kept: end -->\nend\n"
 )
 
 
@@ -123,3 +126,58 @@ def test_the_readme_is_what_the_recorded_rows_say(report):
         report.times(report.latest(FOLDER / "results.jsonl"), 0.10) in text
         and report.views() in text
     )
+
+
+@pytest.fixture(scope="module")
+def kept():
+    spec = importlib.util.spec_from_file_location("kept_profiles", FOLDER / "kept.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_kept_profile_is_of_a_kernel_that_there_is(kept):
+    assert {"naive", "tiled", "ampere", "decode", "wgmma"} <= set(kept.PRODUCTS)
+    assert all(registry.is_kernel(name) for name in kept.PRODUCTS)
+
+
+def test_a_kept_profile_is_thinned_and_still_shows_its_busiest_warp(kept):
+    data = json.loads((FOLDER / "h200_ampere.json").read_text())
+    data["lanes"]["warps"][-1]["totals"]["multiply"] = 1e9
+    thin = kept.lighter(data)
+    assert len(thin["lanes"]["warps"]) == kept.WARPS + 1 < len(data["lanes"]["warps"])
+    assert thin["lanes"]["warps"][-1] == data["lanes"]["warps"][-1]
+    assert {**thin, "lanes": 0} == {**data, "lanes": 0}
+    assert len(json.dumps(thin, separators=(",", ":"))) < kept.MOST_BYTES
+
+
+def test_what_no_gpu_measured_is_named_so_and_not_kept_beside_what_one_did(kept):
+    data = {"device": {"name": "NVIDIA H200"}, "measured": True, "kernel": "decode"}
+    assert kept.file_of(data) == "h200_decode.json"
+    assert kept.file_of(data | {"measured": False}) == "counted_h200_decode.json"
+    given = SimpleNamespace(kernels="", device="H200", tried=False, out=str(kept.HERE))
+    with pytest.raises(SystemExit, match="name --out"):
+        kept.keep(given)
+    with pytest.raises(SystemExit, match="--kernels none must be among"):
+        kept.keep(SimpleNamespace(kernels="none", device="", tried=False, out="."))
+
+
+def test_a_kernel_that_fails_leaves_the_others(kept, tmp_path, monkeypatch, capsys):
+    sample = json.loads((FOLDER / "h200_ampere.json").read_text())
+
+    def run(command, **options):
+        kernel = command[command.index("--kernel") + 1]
+        if kernel == "tiled":
+            return SimpleNamespace(returncode=3, stderr="something\nno GPU\n")
+        path = Path(command[command.index("--save") + 1])
+        path.write_text(json.dumps(sample | {"kernel": kernel}))
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(kept.subprocess, "run", run)
+    args = SimpleNamespace(kernels="tiled,ampere", device="", tried=True, out=str(tmp_path))
+    assert kept.keep(args) == 1
+    assert "tiled: exit code 3: no GPU" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["h200_ampere.json"]
+    assert kept.table(tmp_path).splitlines()[-1].startswith("| ampere | 16 | 8192 x 8192 |")
+    monkeypatch.setattr(kept, "MOST_BYTES", 1000)
+    assert kept.keep(args) == 1 and "1,000 at most" in capsys.readouterr().out

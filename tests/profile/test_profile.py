@@ -35,6 +35,7 @@ def test_every_view_is_there_and_fits_80_columns():
         "tensor",
         "timeline",
         "device",
+        "tried",
         "counters",
     ]
     shown_ = text.render(profile_page.page(data()), 80, unicode=False)

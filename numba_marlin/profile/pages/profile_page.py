@@ -3,8 +3,7 @@ The page shows only what the profile contains."""
 
 from __future__ import annotations
 
-from numba_marlin.profile.build import title_of
-from numba_marlin.profile.pages import counters_view, device_page
+from numba_marlin.profile.pages import counters_view, device_page, tried_view
 from numba_marlin.profile.pages.memory_views import memory, transactions
 from numba_marlin.profile.pages.operand_views import packing, tensor
 from numba_marlin.profile.pages.summary_view import summary
@@ -224,74 +223,6 @@ def state(data: dict) -> Section:
     )
 
 
-def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
-    """Build the section that shows two profiles side by side. names: for the captions."""
-
-    def value(data, path):
-        for name in path:
-            data = None if data is None else data.get(name)
-        return data
-
-    figures = (
-        ("time, us", ("time", "us"), "{:.2f}"),
-        ("memory bandwidth used", ("rates", "memory_share"), "{:.1%}"),
-        ("tensor cores used", ("rates", "tensor_share"), "{:.1%}"),
-        ("issue slots used", ("rates", "issue_share"), "{:.1%}"),
-        ("warp instructions", ("counts", "instructions"), "{:,}"),
-        ("tensor operations", ("counts", "flops"), "{:,}"),
-        ("bytes of requested sectors", ("counts", "asked_bytes"), "{:,}"),
-        ("coalescing, %", ("counts", "coalescing"), "{:.1f}"),
-        ("bank conflicts", ("counts", "conflicts"), "{:,}"),
-        ("registers", ("launch", "registers"), "{}"),
-        ("shared bytes per block", ("launch", "shared_bytes"), "{:,}"),
-        ("blocks", ("launch", "blocks"), "{:,}"),
-        ("theoretical occupancy", ("occupancy", "share"), "{:.1%}"),
-        ("achieved occupancy", ("occupancy", "achieved"), "{:.1%}"),
-    )
-    rows = []
-    for label, path, form in figures:
-        a, b = value(first, path), value(second, path)
-        ratio = "" if not a or b is None else f"{b / a:.3f}"
-        rows.append(
-            (
-                label,
-                "" if a is None else form.format(a),
-                "" if b is None else form.format(b),
-                Cell(ratio, tone="dim" if ratio == "1.000" else "hot" if ratio else ""),
-            )
-        )
-    parts = sorted(
-        {*first["parts"]["us"], *second["parts"]["us"]},
-        key=lambda name: (
-            -max(first["parts"]["us"].get(name, 0), second["parts"]["us"].get(name, 0))
-        ),
-    )
-    times = tuple(
-        (
-            Cell(title_of(name).split(":")[0], title_of(name).split(":")[0]),
-            f"{first['parts']['us'].get(name, 0):.2f}",
-            f"{second['parts']['us'].get(name, 0):.2f}",
-            f"{second['parts']['us'].get(name, 0) - first['parts']['us'].get(name, 0):+.2f}",
-        )
-        for name in parts
-    )
-    heads = ("", f"1: {names[0]}", f"2: {names[1]}")
-    notes = tuple(
-        f"{number}: {data['kernel']}, m={data['problem']['m']} n={data['problem']['n']}"
-        f" k={data['problem']['k']}, {data['time']['source']}, {data['device']['name']}"
-        for number, data in ((1, first), (2, second))
-    )
-    return Section(
-        "compare",
-        "Two runs",
-        notes,
-        (
-            Table((*heads, "2 : 1"), tuple(rows), title="Figures"),
-            Table((*heads, "2 - 1"), times, title="Where the time goes, us"),
-        ),
-    )
-
-
 SECTIONS = {
     "summary": summary,
     "launch": launch,
@@ -303,5 +234,6 @@ SECTIONS = {
     "tensor": tensor,
     "timeline": timeline,
     "device": state,
+    "tried": tried_view.section,
     "counters": counters_view.section,
 }

@@ -21,6 +21,7 @@ from numba_marlin.profile.sources.verdict import (
     shares,
     waiting,
 )
+from numba_marlin.views import MEASURED
 
 GOOD, WARN, BAD = "good", "hot", "bad"
 
@@ -272,6 +273,27 @@ def faster_kernels(data):
     )
 
 
+def tried_neighbours(data):
+    found = data.get("tried") or {}
+    if found.get("source") != MEASURED:
+        return None
+    own, *others = found["rows"]
+    faster = [row for row in others if row["verdict"] == "faster"]
+    if not faster:
+        return Finding(
+            "neighbouring configurations were timed in the same rounds",
+            GOOD,
+            f"of {len(others)} configurations one field away none is faster",
+        )
+    best = min(faster, key=lambda row: row["us"])
+    return Finding(
+        "a neighbouring configuration was timed faster in the same rounds",
+        WARN,
+        f"{best['change']}: {best['us']:.2f} us in place of {own['us']:.2f}"
+        f" ({best['change_by']:+.1%}, on {found['device']})",
+    )
+
+
 def occupancy_limits(data):
     found = data["occupancy"]
     idle = sum(value for name, value in waiting(data).items() if name not in ("launch", "tail"))
@@ -336,6 +358,7 @@ RULES = (
     occupancy_limits,
     latency_of_instructions,
     faster_kernels,
+    tried_neighbours,
     spills,
     held_back,
     beside_cublas,

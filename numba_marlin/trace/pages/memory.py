@@ -7,6 +7,7 @@ from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.counts.transactions import SECTOR_BYTES
 from numba_marlin.hardware.devices import Device
 from numba_marlin.hardware.devices import device as device_named
+from numba_marlin.trace.pages import levels as probed
 from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import (
@@ -53,7 +54,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                 if device.memory_bytes and device.bandwidth_bytes
                 else "size unknown"
             ),
-            buffers,
+            buffers + probed.rows_of(probed.GLOBAL),
             f"{size(total['sectors'] * SECTOR_BYTES)} in {total['sectors']:,} different sectors:"
             f" what an L2 cache that never evicts would request ({COUNTED})",
             "",
@@ -62,7 +63,10 @@ def section(trace: Trace, choice: Choice) -> Section:
         Level(
             "L2 cache",
             of(device.l2_bytes) + ", shared by all SMs",
-            (("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
+            (
+                ("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),
+                *probed.rows_of(probed.L2),
+            ),
             f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors,"
             f" each counted once per block that touches it ({COUNTED})",
             "",
@@ -94,6 +98,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                     ),
                     COUNTED,
                 ),
+                *probed.rows_of(probed.L1),
             ),
             f"{size(tally['shared']['bytes'])} between shared memory and registers"
             + (
@@ -123,6 +128,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                     if (trace.about.get("compiled") or {}).get("registers")
                     else ()
                 ),
+                *probed.rows_of(probed.REGISTERS),
             ),
             f"operands of {tally['classes'].get('tensor', 0):,} tensor-core instructions"
             f" ({COUNTED})",
@@ -132,7 +138,10 @@ def section(trace: Trace, choice: Choice) -> Section:
         Level(
             "Tensor cores",
             peak_words(trace, device),
-            (("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),),
+            (
+                ("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),
+                *probed.rows_of(probed.TENSOR),
+            ),
             "",
             "",
             source,
@@ -147,7 +156,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         "Bytes are those of all blocks. A recording has no cache hits; it has their two bounds:"
         " what a cache that never evicts would let through."
     )
-    return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
+    drawn = Levels(levels, title=title, note=note)
+    return Section("memory", "Memory hierarchy", (), (drawn, *probed.pictures()))
 
 
 def peak_words(trace: Trace, device: Device) -> str:

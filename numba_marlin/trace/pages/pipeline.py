@@ -4,6 +4,7 @@ began to use another stage."""
 from __future__ import annotations
 
 from numba_marlin.trace.pages.choice import Choice, element, order_of, ranges, size
+from numba_marlin.trace.pages.shared import drawing
 from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import roles_of_warp
@@ -36,6 +37,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                     " then loads the next one. Barriers separate loading and use."
                 ),
             ),
+            drawing(trace, choice),
         )
     uses = sorted(
         (fill for fill in found if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read
@@ -72,6 +74,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     parts = (
         grid,
         timeline(drawn, count),
+        *drawing(trace, choice),
         places(trace, choice),
         *((rings(trace, choice),) if trace.about.get("rings") else ()),
     )
