@@ -7,11 +7,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate", reason="transformers' device_map")
 pytest.importorskip("ml_dtypes")
-from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as REGISTERED  # noqa: E402
+from transformers.quantizers import auto  # noqa: E402
 
 import numba_marlin.torch as nmt  # noqa: E402
 from tests.torch_room.models import GROUP, llama, logits, quantised, stored  # noqa: E402
 
+REGISTERED = auto.AUTO_QUANTIZATION_CONFIG_MAPPING
 AUTOMATIC = transformers.AutoModelForCausalLM
 assert nmt.Config  # registers its own name
 
@@ -52,5 +53,5 @@ def test_it_is_undone_once_and_taken_once():
 def test_a_configuration_that_is_passed_is_not_ours():
     passed = transformers.AwqConfig()
     with nmt.take_over("awq"):
-        found = transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING["awq"]
+        found = auto.AUTO_QUANTIZER_MAPPING["awq"]
         assert found.__name__ == "AwqQuantizer" and passed.quant_method == "awq"
