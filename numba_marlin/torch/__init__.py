@@ -10,7 +10,9 @@ a whole model. Needs torch: ``pip install 'numba-marlin[torch]'``.
 and the bias, and torch.compile, torch.export and CUDA graphs go through it. On the CPU it is the
 float64 reference, or, inside ``cpu_backend("emulator")``, the compiled kernel on the PTX machine.
 
-``from_pretrained`` and ``Config`` are of the module ``transformers``, which is imported when one of
+``Experts`` and ``Mixture`` are the layer of a mixture of experts, in one operator.
+
+``from_pretrained``, ``Config`` and ``take_over`` need transformers, which is imported when one of
 them is first named.
 
 The module ``vllm`` is a plugin of vLLM, which loads it itself.
@@ -20,6 +22,9 @@ Several GPUs, a process each (``torchrun``), after ``torch.distributed.init_proc
     nmt.parallelize_(model, nmt.LLAMA_PLAN).cuda()  # each rank keeps its part of every layer
 """
 
+import importlib
+
+from numba_marlin.torch.experts import Experts, Mixture
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
 from numba_marlin.torch.parallel import ColumnParallelLinear, RowParallelLinear
@@ -29,7 +34,9 @@ from numba_marlin.torch.quantize import quantize_
 __all__ = [
     "LLAMA_PLAN",
     "ColumnParallelLinear",
+    "Experts",
     "Linear",
+    "Mixture",
     "RowParallelLinear",
     "cpu_backend",
     "dequantize",
@@ -38,17 +45,21 @@ __all__ = [
     "quantize_",
 ]
 
-_OF_TRANSFORMERS = ("Config", "from_pretrained")
+_OF_TRANSFORMERS = {
+    "Config": "transformers",
+    "from_pretrained": "transformers",
+    "take_over": "takeover",
+}
 
 
 def __getattr__(name: str):
     if name in _OF_TRANSFORMERS:
         try:
-            from numba_marlin.torch import transformers
+            module = importlib.import_module(f"{__name__}.{_OF_TRANSFORMERS[name]}")
         except ModuleNotFoundError as error:
             if error.name != "transformers":
                 raise
             needed = "pip install 'numba-marlin[transformers]'"
             raise ImportError(f"numba_marlin.torch.{name} needs transformers: {needed}") from error
-        return getattr(transformers, name)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,5 @@
-"""``Linear``: a torch.nn.Linear whose weight is packed."""
+"""``Linear``: a torch.nn.Linear whose weight is packed; ``Packed``: what all layers over packed
+arrays have."""
 
 from __future__ import annotations
 
@@ -13,13 +14,72 @@ from numba_marlin.formats.residence import arrays_of
 from numba_marlin.torch import operators
 
 
-class Linear(nn.Module):
+class Packed(nn.Module):
+    """A layer whose buffers are a packed weight's arrays. ``to``, ``cuda`` and ``state_dict`` treat
+    them as any; ``half`` and ``bfloat16`` change the type of the bias only."""
+
+    _ARRAYS: tuple[str, ...] = operators.ARRAYS
+
+    signature: str
+    bias: nn.Parameter | None
+
+    def _hold(self, signature: str, arrays: dict[str, Any]) -> None:
+        self.signature = signature
+        for name in self._ARRAYS:
+            array = arrays.get(name)
+            self.register_buffer(name, None if array is None else operators.tensor_over(array))
+
+    def _hold_bias(self, bias: Tensor | None) -> None:
+        held = None if bias is None else nn.Parameter(bias.detach().clone())
+        self.register_parameter("bias", held)
+
+    def _cached(self):
+        """``weight``, made anew only where a buffer is another tensor than before."""
+        held, buffers = self.__dict__.get("_made_of"), self._buffers
+        now = [buffers[name] for name in self._ARRAYS]
+        if held is None or any(one is not other for one, other in zip(held[0], now)):
+            held = self.__dict__["_made_of"] = now, self.weight
+        return held[1]
+
+    def __getstate__(self) -> dict:
+        return {name: each for name, each in self.__dict__.items() if name != "_made_of"}
+
+    def _apply(self, fn, recurse=True):
+        """Move the buffers, but change no type: ``half()`` would round bfloat16 scales."""
+        self.__dict__.pop("_made_of", None)
+
+        def moved(tensor):
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        for name, held in self._buffers.items():
+            if held is not None:
+                self._buffers[name] = moved(held)
+        if self.bias is not None:
+            self.bias = nn.Parameter(fn(self.bias.detach()), self.bias.requires_grad)
+        return self
+
+    def _identity(self) -> str:
+        """What a state must be of to be this layer's."""
+        return self.signature
+
+    def get_extra_state(self) -> Tensor:
+        return torch.frombuffer(bytearray(self._identity(), "utf-8"), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        identity = bytes(state.tolist()).decode("utf-8")
+        if identity != self._identity():
+            raise ValueError(
+                f"the state is of a weight {identity}, must be of this layer's: {self._identity()}"
+            )
+
+
+class Linear(Packed):
     """y = x @ W + bias with W packed, x [..., in_features] -> [..., out_features].
 
     Made by ``from_linear`` or ``from_packed``. The arrays of the weight are buffers (``qweight``,
-    ``scales``, and where there are any ``zeros``, ``factors``, ``permutation``): ``to``, ``cuda``
-    and ``state_dict`` treat them as any; ``half`` and ``bfloat16`` change the type of the bias
-    only. They are frozen: gradients flow to x and to the bias.
+    ``scales``, and where there are any ``zeros``, ``factors``, ``permutation``), which are frozen:
+    gradients flow to x and to the bias.
 
     batch_invariant: each row of y has the same bits whatever the other rows are.
     """
@@ -29,18 +89,10 @@ class Linear(nn.Module):
         self.in_features, self.out_features = weight.shape
         self.batch_invariant = False
         self.whole_n = None  # see ``ColumnParallelLinear``
-        self._hold(weight)
+        self._hold(operators.signature_of(weight), arrays_of(weight))
         if bias is not None and tuple(bias.shape) != (weight.n,):
             raise ValueError(f"bias.shape={tuple(bias.shape)} must be (n,)=({weight.n},)")
-        held = None if bias is None else nn.Parameter(bias.detach().clone())
-        self.register_parameter("bias", held)
-
-    def _hold(self, weight: PackedWeight | PackedBlocks) -> None:
-        self.signature = operators.signature_of(weight)
-        found = arrays_of(weight)
-        for name in operators.ARRAYS:
-            array = found.get(name)
-            self.register_buffer(name, None if array is None else operators.tensor_over(array))
+        self._hold_bias(bias)
 
     @classmethod
     def from_packed(cls, p: PackedWeight | PackedBlocks, bias: Tensor | None = None) -> Linear:
@@ -110,46 +162,6 @@ class Linear(nn.Module):
             self.whole_n,
         )
         return y.reshape(*x.shape[:-1], y.shape[-1])
-
-    def _cached(self) -> PackedWeight | PackedBlocks:
-        """``weight``, made anew only where a buffer is another tensor than before."""
-        held, buffers = self.__dict__.get("_made_of"), self._buffers
-        now = [buffers[name] for name in operators.ARRAYS]
-        if held is None or any(one is not other for one, other in zip(held[0], now)):
-            held = self.__dict__["_made_of"] = now, self.weight
-        return held[1]
-
-    def __getstate__(self) -> dict:
-        return {name: each for name, each in self.__dict__.items() if name != "_made_of"}
-
-    def _apply(self, fn, recurse=True):
-        """Move the buffers, but change no type: ``half()`` would round bfloat16 scales."""
-        self.__dict__.pop("_made_of", None)
-
-        def moved(tensor):
-            found = fn(tensor)
-            return found if found.dtype == tensor.dtype else tensor.to(found.device)
-
-        for name, held in self._buffers.items():
-            if held is not None:
-                self._buffers[name] = moved(held)
-        if self.bias is not None:
-            self.bias = nn.Parameter(fn(self.bias.detach()), self.bias.requires_grad)
-        return self
-
-    def _identity(self) -> str:
-        """What a state must be of to be this layer's."""
-        return self.signature
-
-    def get_extra_state(self) -> Tensor:
-        return torch.frombuffer(bytearray(self._identity(), "utf-8"), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        identity = bytes(state.tolist()).decode("utf-8")
-        if identity != self._identity():
-            raise ValueError(
-                f"the state is of a weight {identity}, must be of this layer's: {self._identity()}"
-            )
 
     def extra_repr(self) -> str:
         said = repr(self.weight)

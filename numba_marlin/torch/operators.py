@@ -60,6 +60,10 @@ def cpu_backend(name: str):
         _cpu_backend = before
 
 
+def current_cpu_backend() -> str:
+    return _cpu_backend
+
+
 # ---- a weight as tensors and a signature
 
 

@@ -8,7 +8,7 @@ applied here too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -35,15 +35,22 @@ class Awaited(nn.Module):
     def __init__(self, linear: nn.Linear, read: Callable, nbytes: int, tensors: list[str]):
         super().__init__()
         self.bias, self.read, self.nbytes, self.tensors = linear.bias, read, nbytes, tensors
+        self.biases = [] if linear.bias is None else ["bias"]
         byte = torch.empty(1, dtype=torch.uint8, device="meta")
         self.register_buffer("byte", byte, persistent=False)
 
 
-def packed_layers(model, checkpoint: Checkpoint) -> Iterator[tuple[str, Awaited]]:
-    """The quantised layers of a checkpoint that are modules of this model. ValueError, which names
-    the layer and the rule, for one that cannot be its module."""
-    modules, renamed, found = dict(model.named_modules()), _renamer(model), False
+def packed_layers(
+    model, checkpoint: Checkpoint, but: Container[str] = ()
+) -> Iterator[tuple[str, Awaited]]:
+    """The quantised layers of a checkpoint that are modules of this model. but: tensors of layers
+    that are a mixture's experts. ValueError, which names the layer and the rule, for one that
+    cannot be its module."""
+    modules, renamed, found = dict(model.named_modules()), renamer(model), False
     for layer, described in checkpoint.layers.items():
+        if all(each in but for each in described.tensors.values()):
+            found = True
+            continue
         key, converted = renamed(f"{layer}.weight")
         name = key.removesuffix(".weight")
         if converted is None and name not in modules:
@@ -58,7 +65,7 @@ def packed_layers(model, checkpoint: Checkpoint) -> Iterator[tuple[str, Awaited]
                 f"layer {layer!r}: [k, n] is {[geometry.k, geometry.n]} in the checkpoint,"
                 f" must be the model's {list(shape)}"
             )
-        _check_shape(layer, *shape)
+        check_shape(layer, *shape)
         try:
             checkpoint.outline(layer)
         except CheckpointError:  # names the layer
@@ -67,7 +74,7 @@ def packed_layers(model, checkpoint: Checkpoint) -> Iterator[tuple[str, Awaited]
             raise ValueError(f"layer {layer!r}: {error}") from error
         found, tensors = True, list(described.tensors.values())
         nbytes = sum(checkpoint.source.entries[each].nbytes for each in tensors)
-        read = partial(_read, checkpoint, layer, model.dtype)
+        read = partial(read_layer, checkpoint, layer, model.dtype)
         yield name, Awaited(linear, read, nbytes, tensors)
     if not found:
         raise ValueError(
@@ -82,13 +89,13 @@ def float_layers(
     """(name, module, the tensor in the files that is its weight) of the chosen modules. Left out
     are those whose weights transformers puts together or splits. ValueError for a layer that cannot
     be packed and for a tensor that is not its weight."""
-    renamed, stored = _renamer(model), {}
+    renamed, stored = renamer(model), {}
     for name in checkpoint.others:
         key, converted = renamed(name)
         if converted is None:
             stored[key] = name
     for name, linear in chosen.items():
-        _check_shape(name, linear.in_features, linear.out_features)
+        check_shape(name, linear.in_features, linear.out_features)
         tensor = stored.get(f"{name}.weight")
         if tensor is None:
             continue
@@ -101,26 +108,29 @@ def float_layers(
         yield name, linear, tensor
 
 
-def put_in(model, awaited: Mapping[str, Awaited], checkpoint: Checkpoint) -> None:
+def put_in(model, awaited: Mapping[str, nn.Module], checkpoint: Checkpoint) -> None:
     """Let them stand in the model, and tell transformers to leave their tensors alone. ValueError
     for a bias that the files lack, before anything is changed."""
-    renamed = _renamer(model)
-    biases = {renamed(name)[0] for name in checkpoint.others if name.endswith(".bias")}
+    renamed = renamer(model)
+    biases = {renamed(name)[0] for name in checkpoint.others if name.endswith("bias")}
     for name, each in awaited.items():
-        if each.bias is not None and f"{name}.bias" not in biases:
-            raise ValueError(f"layer {name!r}: the model's has a bias, the checkpoint has none")
+        for bias in each.biases:
+            if f"{name}.{bias}" not in biases:
+                raise ValueError(
+                    f"layer {name!r}: the model's has a {bias}, the checkpoint has none"
+                )
     for name, each in awaited.items():
         # a head that is quantised shares nothing with the embedding, whatever config.json says
         if model.all_tied_weights_keys.pop(f"{name}.weight", None) is not None:
             model.config.tie_word_embeddings = False
         model.set_submodule(name, each)
-    renamed = _renamer(model)
+    renamed = renamer(model)
     keys = [re.escape(renamed(name)[0]) for each in awaited.values() for name in each.tensors]
     before = model._keys_to_ignore_on_load_unexpected or ()
     model._keys_to_ignore_on_load_unexpected = {*before, f"^({'|'.join(keys)})$"}
 
 
-def _read(
+def read_layer(
     checkpoint: Checkpoint, layer: str, dtype: torch.dtype, device: torch.device
 ) -> PackedWeight | PackedBlocks:
     """For a GPU the words of the file go there as they are, and a kernel packs them."""
@@ -143,7 +153,7 @@ def packed(
     return nm.pack(weight, place=place)
 
 
-def _check_shape(name: str, k: int, n: int) -> None:
+def check_shape(name: str, k: int, n: int) -> None:
     if k % 16 or n % 8:
         raise ValueError(
             f"layer {name!r}: [k, n] is {[k, n]}, must be multiples of 16 and 8: leave it in float"
@@ -151,7 +161,7 @@ def _check_shape(name: str, k: int, n: int) -> None:
         )
 
 
-def _renamer(model) -> Callable[[str], tuple[str, str | None]]:
+def renamer(model) -> Callable[[str], tuple[str, str | None]]:
     """name of a tensor in the files -> (its name in the model, what transformers converts it by:
     None if it is one tensor there too). As ``convert_and_load_state_dict_in_model`` finds it."""
     skeleton = model.state_dict()

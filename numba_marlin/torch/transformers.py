@@ -39,15 +39,24 @@ from transformers.utils import logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import numba_marlin as nm
-from numba_marlin.checkpoints import Checkpoint, CheckpointError, skipped
-from numba_marlin.checkpoints.configuration import quantization_of
-from numba_marlin.checkpoints.job import layer_tensors
+from numba_marlin.checkpoints import Checkpoint, CheckpointError
 from numba_marlin.formats import BlockWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.stored import StoredFormat
-from numba_marlin.torch import operators
 from numba_marlin.torch.linear import Linear
+from numba_marlin.torch.mixtures import (
+    FUSED_FORM,
+    AwaitedExperts,
+    Layout,
+    experts_of,
+    float_experts,
+    layout_of,
+    made,
+    numbers_of,
+    packed_experts,
+)
 from numba_marlin.torch.quantize import is_skipped
+from numba_marlin.torch.saving import state_and_configuration
 from numba_marlin.torch.skeleton import Awaited, float_layers, packed, packed_layers, put_in
 
 METHOD = "numba_marlin"  # quant_method, by which transformers finds the quantizer
@@ -68,7 +77,6 @@ _USUAL = {
     "mxfp4": "mxfp4-pack-quantized",
 }
 AT_ONCE = 8  # layers that are read from files while a GPU packs others (experiments/21_model)
-_CODES = {"F8_E4M3": torch.float8_e4m3fn}  # types of ``StoredFormat.codes_of``
 
 
 @register_quantization_config(METHOD)
@@ -176,7 +184,7 @@ class Quantizer(HfQuantizer):
     def param_element_size(self, model, param_name, param) -> float:
         """Bytes, for device_map="auto". Of an ``Awaited``'s byte: those of its layer."""
         owner = model.get_submodule(param_name.rpartition(".")[0])
-        if isinstance(owner, Awaited) and param_name.endswith(".byte"):
+        if isinstance(owner, (Awaited, AwaitedExperts)) and param_name.endswith(".byte"):
             return owner.nbytes
         return super().param_element_size(model, param_name, param)
 
@@ -193,29 +201,35 @@ class Quantizer(HfQuantizer):
 
     def _await_layers(self, model, checkpoint: Checkpoint) -> None:
         self.excepted = checkpoint.source.excepted
+        awaited: dict[str, nn.Module] = dict(packed_experts(model, checkpoint))
+        of_experts = {each for experts in awaited.values() for each in experts.tensors}
         if checkpoint.layers:
-            awaited = dict(packed_layers(model, checkpoint))
+            awaited |= packed_layers(model, checkpoint, of_experts)
             self.read_from = {each.form.name for each in checkpoint.layers.values()}
+        elif awaited:
+            self.read_from = {FUSED_FORM}
         elif self.pre_quantized:
             raise ValueError(
                 f"{checkpoint.source.path}: its config.json says that it is quantised, but it holds"
                 " no quantised layer of a known format (`numba-marlin inspect` says what it holds)"
             )
         else:
-            awaited = {
-                name: Awaited(
-                    linear,
-                    partial(self._quantized, name, partial(checkpoint.tensor, tensor), model.dtype),
-                    linear.weight.numel() * self.quantization_config.options.get("bits", 4) // 8,
-                    [tensor],
-                )
-                for name, linear, tensor in float_layers(
-                    model, self._to_quantize(model), checkpoint
-                )
-            }
+            layers, experts = self._to_quantize(model)
+            for name, linear, tensor in float_layers(model, layers, checkpoint):
+                read = partial(self._quantized, name, partial(checkpoint.tensor, tensor), model)
+                nbytes = self._packed_bytes(linear.weight.numel())
+                awaited[name] = Awaited(linear, read, nbytes, [tensor])
+            pack = partial(self._pack, model)
+            for name, each in float_experts(model, experts, checkpoint, pack):
+                each.nbytes = self._packed_bytes(sum(p.numel() for p in experts[name].parameters()))
+                awaited[name] = each
         put_in(model, awaited, checkpoint)
 
-    def _to_quantize(self, model) -> dict[str, nn.Linear]:
+    def _packed_bytes(self, weights: int) -> int:
+        return weights * self.quantization_config.options.get("bits", 4) // 8
+
+    def _to_quantize(self, model) -> tuple[dict[str, nn.Linear], dict[str, nn.Module]]:
+        """(linear layers, experts)"""
         numbers = self.quantization_config.options.get("format")
         if (numbers or "integer") not in _USUAL:
             raise ValueError(
@@ -235,54 +249,66 @@ class Quantizer(HfQuantizer):
             and not is_skipped(name, self.quantization_config.skip)
             and f"{name}.weight" not in model.all_tied_weights_keys
         }
+        experts = {
+            name: module
+            for name, module in experts_of(model).items()
+            if not is_skipped(name, self.quantization_config.skip)
+        }
         hessians = self._hessians()
-        for name in chosen:
+        for name in (*chosen, *experts):
             if hessians is not None and name not in hessians:
                 raise ValueError(
                     f"layer {name!r} has no Hessian: {self.quantization_config.hessians} has"
                     f" {len(hessians)} others"
                 )
-        return chosen
+        return chosen, experts
 
     def _hessians(self):
         file = self.quantization_config.hessians
         return None if file is None else nm.load_hessians(file)
 
-    def _quantized(self, name: str, read: Callable, dtype: torch.dtype, device: torch.device):
-        config, hessians = self.quantization_config, self._hessians()
+    def _quantized(self, name: str, read: Callable, model, device: torch.device):
+        hessians = self._hessians()
         more = {} if hessians is None else {"calibration": hessians[name]}
-        w = np.ascontiguousarray(read().T)
+        return self._pack(model, np.ascontiguousarray(read().T), device, **more)
+
+    def _pack(self, model, w: np.ndarray, device=torch.device("cpu"), **more):  # noqa: B008
+        config = self.quantization_config
         weight = nm.quantize(w, method=config.method, **more, **config.options)
         if isinstance(weight, BlockWeight):
             # A global scale that divides in the format to save is the rounded inverse of one that
             # multiplies: the model computes with the numbers that are saved.
             weight, _ = self._form_to_save().prepare(weight)
-        return packed(weight, dtype, device)
+        return packed(weight, model.dtype, device)
 
     def _process_model_after_weight_loading(self, model, **kwargs):
-        waiting = {
-            name: (each.read, each.byte.device)
-            for name, each in model.named_modules()
-            if isinstance(each, Awaited)
-        }
-        for name, linear in {} if self.read_from else self._to_quantize(model).items():
-            numbers = partial(_numbers, model, name)
-            read = partial(self._quantized, name, numbers, model.dtype)
-            waiting[name] = read, linear.weight.device
-        if not waiting:
+        calls: dict[str, tuple[Callable, torch.device]] = {}
+        for name, each in model.named_modules():
+            if isinstance(each, Awaited):
+                calls[name] = partial(_linear, each.bias, each.read), each.byte.device
+            elif isinstance(each, AwaitedExperts):
+                calls[name] = partial(made, each, each.layout, each.read), each.byte.device
+        layers, experts = ({}, {}) if self.read_from else self._to_quantize(model)
+        for name, linear in layers.items():
+            read = partial(self._quantized, name, partial(_numbers, model, name), model)
+            calls[name] = partial(_linear, linear.bias, read), linear.weight.device
+        for name, module in experts.items():
+            layout, pack = layout_of(module), partial(self._pack, model)
+            read = partial(_quantized_expert, pack, module, layout)
+            calls[name] = partial(made, module, layout, read), module.down_proj.device
+        if not calls:
             raise ValueError(
                 f"{type(model).__name__} has no torch.nn.Linear beyond"
                 f" skip={self.quantization_config.skip}: there is nothing to quantise"
             )
-        on_gpu = all(device.type == "cuda" for _, device in waiting.values())
-        calls = [
-            partial(_layer, name, read, model.get_submodule(name).bias, device)
-            for name, (read, device) in waiting.items()
-        ]
-        layers = in_turn(calls, AT_ONCE if on_gpu and self.read_from else 1)
-        for name, made in zip(logging.tqdm(waiting, desc="Packing layers"), layers):
+        on_gpu = all(device.type == "cuda" for _, device in calls.values())
+        layers = in_turn(
+            [partial(_layer, name, make, device) for name, (make, device) in calls.items()],
+            AT_ONCE if on_gpu and self.read_from else 1,
+        )
+        for name, found in zip(logging.tqdm(calls, desc="Packing layers"), layers):
             before = model.get_submodule(name)
-            model.set_submodule(name, _with_hook(made.train(before.training), before))
+            model.set_submodule(name, _with_hook(found.train(before.training), before))
         return model
 
     # ---- saving
@@ -290,29 +316,8 @@ class Quantizer(HfQuantizer):
     def get_state_dict_and_metadata(self, model):
         """The model's tensors with ours as the format to save has them, on the host; config.json is
         written after this, and says what they are."""
-        layers = {name: each for name, each in model.named_modules() if isinstance(each, Linear)}
-        state = {
-            key: value
-            for key, value in model.state_dict().items()
-            if key.rpartition(".")[0] not in layers or key.endswith(".bias")
-        }
-        floats = [
-            key.removesuffix(".weight")
-            for key, value in state.items()
-            if skipped.is_left_in_float(key, value.shape, str(value.dtype).removeprefix("torch."))
-        ]
-        form, facts = self._form_to_save(), []
-        for name, layer in layers.items():
-            tensors, fact = layer_tensors(form, name, layer.weight)
-            facts.append(fact)
-            for last, array in tensors.items():
-                tensor = operators.tensor_over(array)
-                if last in form.codes_of and tensor.dtype == torch.uint8:
-                    tensor = tensor.view(_CODES[form.codes_of[last]])
-                state[f"{name}.{last}"] = tensor
-        said = quantization_of(
-            [{"layers": facts, "floats": sorted(floats)}], form.name, self.excepted
-        )
+        form = self._form_to_save()
+        state, said = state_and_configuration(model, form, self.excepted)
         model.config.quantization_config = said
         return state, {
             "producer": f"numba_marlin {nm.__version__}",
@@ -332,10 +337,14 @@ class Quantizer(HfQuantizer):
         return find_stored(next(iter(self.read_from), _USUAL.get(numbers)))
 
 
-def _layer(name: str, read: Callable, bias: nn.Parameter | None, device: torch.device) -> Linear:
-    """A layer over the weight that ``read`` makes. Its errors name it."""
+def _linear(bias: nn.Parameter | None, read: Callable, device: torch.device) -> Linear:
+    return Linear.from_packed(read(device), bias).to(device)
+
+
+def _layer(name: str, make: Callable, device: torch.device) -> nn.Module:
+    """What ``make`` makes. Its errors name the layer."""
     try:
-        return Linear.from_packed(read(device), bias).to(device)
+        return make(device)
     except CheckpointError:  # names the layer
         raise
     except (ValueError, TypeError) as error:
@@ -361,6 +370,10 @@ def in_turn(calls: Iterable[Callable], at_once: int) -> Iterator:
 
 def _numbers(model: nn.Module, name: str) -> np.ndarray:
     return model.get_submodule(name).weight.detach().float().cpu().numpy()
+
+
+def _quantized_expert(pack: Callable, module: nn.Module, layout: Layout, *at):
+    return pack(numbers_of(module, layout, *at))
 
 
 def _with_hook(made: nn.Module, before: nn.Module) -> nn.Module:

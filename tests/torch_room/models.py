@@ -42,6 +42,33 @@ def qwen(**more):
     return model
 
 
+MIXTURE = SIZES | HEADS | {"num_experts_per_tok": 2}
+
+
+def mixtral(**more):
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**(MIXTURE | {"num_local_experts": 4} | more))
+    return of_type(transformers.MixtralForCausalLM(config), torch.float16)
+
+
+def qwen3_moe():
+    torch.manual_seed(0)
+    sizes = {"head_dim": 16, "moe_intermediate_size": 64, "num_experts": 4}
+    config = transformers.Qwen3MoeConfig(**MIXTURE, **sizes, norm_topk_prob=True)
+    return of_type(transformers.Qwen3MoeForCausalLM(config), torch.float16)
+
+
+def gpt_oss():
+    """Biases of experts, which are not 0; columns of gate and up take turns."""
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(**MIXTURE, head_dim=16, num_local_experts=4)
+    model = of_type(transformers.GptOssForCausalLM(config), torch.bfloat16)
+    for name, each in model.named_parameters():
+        if ".experts." in name:
+            each.data.normal_(0, 0.2)
+    return model
+
+
 def quantised(model, ends=("_proj",), **options):
     """{name of a layer: its weight, quantised}"""
     return {

@@ -26,8 +26,8 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
         "device": "cpu",
         "x": torch.randn(2, 128).half(),
     }
-    (calibrated, compiled), found = EXAMPLES, []
-    for example in (calibrated, compiled):
+    (calibrated, compiled, mixture), found = EXAMPLES, []
+    for example in (calibrated, compiled, mixture):
         own = dict(names)
         exec("import numba_marlin as nm\n" + example, own)
         found.append(own)
@@ -35,24 +35,32 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
     assert all(isinstance(model[i], nmt.Linear) for i in (0, 2))
     y = found[1]["y"].detach().float().numpy()
     assert y.shape == (2, 64) and np.isfinite(y).all() and y.std() > 0
+    y = found[2]["y"].detach().float()
+    assert y.shape == (5, 64) and y.isfinite().all() and y.std() > 0
 
 
-@pytest.mark.thorough
-def test_the_example_with_transformers_runs(tmp_path, monkeypatch, capsys):
+class Tokenizer:
+    def decode(self, tokens):
+        return " ".join(map(str, tokens.tolist()))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", range(3), ids=["swap", "quantised", "taken over"])
+def test_the_examples_with_transformers_run(tmp_path, monkeypatch, capsys, number):
     pytest.importorskip("transformers")
+    pytest.importorskip("accelerate", reason="transformers' device_map")
+    pytest.importorskip("ml_dtypes")
     from tests.torch_room import models
 
-    class Tokenizer:
-        def decode(self, tokens):
-            return " ".join(map(str, tokens.tolist()))
-
-    model = models.llama()
+    model = models.llama(hidden_size=128)
     weights = models.quantised(model, **models.GROUP)
     monkeypatch.chdir(tmp_path)
+    model.save_pretrained(tmp_path / "llama")
     models.stored(tmp_path / "llama-gptq", model, weights)
-    (example,) = re.findall(r"<!-- with transformers -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    examples = re.findall(r"<!-- with transformers -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(examples) == 3
     own = {"tokenizer": Tokenizer(), "tokens": models.TOKENS, "device": "cpu"}
-    exec(example, own)
+    exec(examples[number], own)
     assert len(capsys.readouterr().out.split()) == models.TOKENS.shape[1] + 8
     layers = [each for each in own["model"].modules() if isinstance(each, nmt.Linear)]
     assert len(layers) == len(weights)

@@ -191,23 +191,6 @@ def test_names_that_transformers_changes(tmp_path):
     assert torch.equal(logits(again), logits(loaded))
 
 
-def test_experts_stay_in_float(tmp_path):
-    """In transformers they are one parameter, not linear layers: files where they are quantised are
-    refused."""
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(**SIZES, **HEADS, num_local_experts=2)
-    model = of_type(transformers.MixtralForCausalLM(config), torch.float16)
-    model.save_pretrained(tmp_path / "f")
-    loaded = nmt.from_pretrained(tmp_path / "f", nmt.Config(**GROUP))
-    assert isinstance(loaded.model.layers[0].self_attn.q_proj, nmt.Linear)
-    experts = "model.layers.0.mlp.experts.gate_up_proj"
-    assert torch.equal(loaded.get_parameter(experts), model.get_parameter(experts))
-    expert = "model.layers.1.block_sparse_moe.experts.0.w1"
-    weights = {expert: nm.quantize(np.ones((64, 128)), **GROUP)}
-    with pytest.raises(ValueError, match=rf"layer '{expert}': .*part of another parameter"):
-        nmt.from_pretrained(stored(tmp_path / "q", model, weights))
-
-
 def test_weights_that_are_in_no_file_are_quantised_once_they_are_loaded(tmp_path):
     """A pickle, which is not opened here."""
     model = llama()
