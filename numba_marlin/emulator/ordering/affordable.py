@@ -62,14 +62,14 @@ def records(execution: Execution, threads: int) -> int:
         if not buffer.readonly or buffer.earlier
     )
     # in the worst case every unit has its row of readers
-    of_unit = RECORD * (2 + SPARE * GLOBAL_READERS) + ROW + 2 * FLAG
+    of_unit = RECORD * (3 + SPARE * GLOBAL_READERS) + ROW + 2 * FLAG
     shared, readers = execution.memory.shared.data.size, placement.warps_per_block
     return int(
         clocks
         + written // smallest(instructions, "global") * of_unit
         + shared
         // smallest(instructions, "shared")
-        * (RECORD * (1 + readers * execution.cluster.size) + FLAG)
+        * (RECORD * (2 + readers * execution.cluster.size) + FLAG)
     )
 
 

@@ -90,13 +90,13 @@ class Conflicts:
                 units.shape,
             )
             if writing:
-                shadow.wrote(units, records)
+                shadow.wrote(units, records, way in marks.SCOPES)
                 if way in (marks.WEAK, marks.COPY):
                     self._collisions(ins, part, shadow, units, records, given)
                 elif way in (marks.STRONG_CTA, marks.STRONG_CLUSTER):
                     self._beyond_scope(ins, part, shadow, units, records, way)
             else:
-                shadow.read(units, (threads // WARP)[..., None], records)
+                shadow.read(units, (threads // WARP)[..., None], records, way in marks.SCOPES)
             if way in marks.SCOPES:
                 self._synchronise(part, shadow, units, order, kind)
             elif writing and shadow.objects[units].any():
@@ -137,8 +137,17 @@ class Conflicts:
         [*lanes.shape, count]; ``values``: the bytes that come to lie there, [*units.shape,
         unit]."""
         before = shadow.before(units, writing)
-        if not before.size:
-            return
+        if before.size:
+            self._compare(ins, lanes, shadow, units, before, writing, way, values)
+        if shadow.covered is not None:
+            before = shadow.covered[units][..., None]
+            if before.any():
+                self._compare(ins, lanes, shadow, units, before, writing, way)
+
+    def _compare(
+        self, ins, lanes, shadow, units, before, writing: bool, way: int, values=None
+    ) -> None:
+        """``_check`` against the records ``before`` [*units.shape, records]."""
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
         late = (self.clocks.knows(rows, threads, who) < marks.clock_of(before)) & (who != threads)

@@ -226,7 +226,8 @@ class HappensBefore(Conflicts):
         if loads:
             return
         _, column = self._columns_of_stores(copy)
-        shadow.wrote(units, np.int64(marks.record(column, copy.group + 1, way, copy.ins.pc)))
+        record = np.int64(marks.record(column, copy.group + 1, way, copy.ins.pc))
+        shadow.wrote(units, np.broadcast_to(record, units.shape), way in marks.SCOPES)
 
     def _columns_of_stores(self, copy: Copy) -> tuple[int, int]:
         thread = int(self.clocks.thread_of[copy.lanes.sel][0])

@@ -4,6 +4,12 @@ read since.
 A record is one integer: who (a thread of the grid, or another column of ``clocks``), when by its
 clock, how, and at which pc; 0 is no thread. Of the lanes of one warp that read a unit only the
 latest is kept, and of the warps as many as ``readers``, by number modulo that.
+
+What comes after the last write comes after all that this write came after, so one record does for
+all; but strong accesses need not come after each other. So a strong write takes the place of strong
+ones alone: a weak write before it stays in ``covered``, and weak reads stay where they are. (Of
+several writes of narrower scopes the last is kept.) A strong read leaves the record of a weak one
+by the same thread at the same clock.
 """
 
 from __future__ import annotations
@@ -41,13 +47,15 @@ def pc_of(record_: int) -> int:
 
 class Shadow:
     """The memory ``data`` (bytes) in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units,
-    readers], ``objects``: units that carry releases. Memory that nothing has touched costs
-    nothing: ``touched`` and ``was_read`` say whether anything was."""
+    readers], ``objects``: units that carry releases; ``covered`` [units], once there are any:
+    writes that strong ones followed and that are not as strong. Memory that nothing has touched
+    costs nothing: ``touched`` and ``was_read`` say whether anything was."""
 
     def __init__(self, data: np.ndarray, unit: int, readers: int) -> None:
         self.data, self.unit, self.readers = data, unit, readers
         count = -(-data.size // unit)
         self.writes, self.objects = np.zeros(count, np.int64), np.zeros(count, bool)
+        self.covered: np.ndarray | None = None
         self.touched = self.was_read = False
         self._make(count)
 
@@ -56,13 +64,16 @@ class Shadow:
 
     @property
     def nbytes(self) -> int:
-        return self.writes.nbytes + self.objects.nbytes + self.reads.nbytes
+        covered = 0 if self.covered is None else self.covered.nbytes
+        return self.writes.nbytes + self.objects.nbytes + self.reads.nbytes + covered
 
     def forget(self, start: int, stop: int) -> None:
         """Bytes [start, stop) begin anew."""
         units = slice(start // self.unit, -(-stop // self.unit))
         if self.touched:
             self.writes[units], self.objects[units] = 0, False
+            if self.covered is not None:
+                self.covered[units] = 0
         if self.was_read:
             self.reads[units] = 0
 
@@ -90,19 +101,50 @@ class Shadow:
         """Whether each of ``units`` holds ``values``, their bytes [*units.shape, unit]."""
         return (self.data[units[..., None] * self.unit + np.arange(self.unit)] == values).all(-1)
 
-    def wrote(self, units: np.ndarray, records: np.ndarray) -> None:
+    def wrote(self, units: np.ndarray, records: np.ndarray, strong: bool = False) -> None:
+        """``strong``: so are the ``records``, and weaker ones of before stay."""
+        if strong:
+            self._cover(units)
+        elif self.covered is not None:
+            self.covered[units] = 0
         self.touched = True
         self.writes[units] = records
         if self.was_read:
-            self._clear(units)
+            self._clear(units, strong)
 
-    def _clear(self, units: np.ndarray) -> None:
-        self.reads[units] = 0
+    def _cover(self, units: np.ndarray) -> None:
+        last = self.writes[units]
+        ways = way_of(last)
+        weaker = (ways != STRONG_GPU) & (last != 0)
+        if not weaker.any():
+            return
+        if self.covered is None:
+            self.covered = np.zeros_like(self.writes)
+        weaker &= ~np.isin(ways, list(SCOPES)) | (self.covered[units] == 0)
+        self.covered[units[weaker]] = last[weaker]
 
-    def read(self, units: np.ndarray, warps: np.ndarray, records: np.ndarray) -> None:
+    def _clear(self, units: np.ndarray, strong: bool) -> None:
+        self.reads[units] = _left(self.reads[units]) if strong else 0
+
+    def read(
+        self, units: np.ndarray, warps: np.ndarray, records: np.ndarray, strong: bool = False
+    ) -> None:
         """``warps``: numbers of the readers' warps over the grid."""
         self.was_read = True
-        self.reads.reshape(-1)[units * self.readers + warps % self.readers] = records
+        reads, at = self.reads.reshape(-1), units * self.readers + warps % self.readers
+        reads[at] = _stronger(reads[at], records) if strong else records
+
+
+def _left(reads: np.ndarray) -> np.ndarray:
+    """What a strong write leaves of ``reads``."""
+    return np.where(way_of(reads) == STRONG_GPU, 0, reads)
+
+
+def _stronger(last: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """The strong ``records``, but the ``last`` where the same thread was there at the same clock by
+    a weaker way: who knows of the one knows of both."""
+    same = (last >> CLOCK_SHIFT == records >> CLOCK_SHIFT) & (way_of(last) != STRONG_GPU)
+    return np.where(same, last, records)
 
 
 class LargeShadow(Shadow):
@@ -117,8 +159,8 @@ class LargeShadow(Shadow):
 
     @property
     def nbytes(self) -> int:
-        parts = self.writes, self.objects, self.reads, self.reader, self.crowd, self.crowds
-        return sum(each.nbytes for each in parts)
+        parts = self.reader, self.crowd, self.crowds
+        return super().nbytes + sum(each.nbytes for each in parts)
 
     def _read_before(self, units: np.ndarray) -> np.ndarray:
         reads = self.reads[units][..., None]
@@ -127,19 +169,25 @@ class LargeShadow(Shadow):
         rows = self.crowd[units]
         return np.concatenate([reads, self.crowds[rows]], axis=-1) if rows.any() else reads
 
-    def _clear(self, units: np.ndarray) -> None:
-        self.reads[units] = 0
+    def _clear(self, units: np.ndarray, strong: bool) -> None:
+        self.reads[units] = _left(self.reads[units]) if strong else 0
         if len(self.crowds) > 1:
             rows = np.unique(self.crowd[units])
             rows = rows[rows > 0]
-            if rows.size:
+            if rows.size and strong:
+                self.crowds[rows] = _left(self.crowds[rows])
+            elif rows.size:
                 self.crowds[rows], self.crowd[units] = 0, 0
                 self.free.append(rows)
 
-    def read(self, units: np.ndarray, warps: np.ndarray, records: np.ndarray) -> None:
+    def read(
+        self, units: np.ndarray, warps: np.ndarray, records: np.ndarray, strong: bool = False
+    ) -> None:
         self.was_read = True
         readers = np.broadcast_to(warps % self.readers, units.shape).astype(np.uint8).reshape(-1)
         units, records = units.reshape(-1), np.broadcast_to(records, units.shape).reshape(-1)
+        if strong:
+            records = _stronger(self._last(units, readers), records)
         alone = self.crowd[units] == 0
         if alone.any():
             alone &= (self.reads[units] == 0) | (self.reader[units] == readers)
@@ -156,6 +204,12 @@ class LargeShadow(Shadow):
             self.crowds[rows, self.reader[new]] = self.reads[new]
             self.crowd[new], self.reads[new] = rows, 0
         self.crowds[self.crowd[units], readers] = records
+
+    def _last(self, units: np.ndarray, readers: np.ndarray) -> np.ndarray:
+        """The reads by these, 0 where there are none."""
+        alone = np.where(self.reader[units] == readers, self.reads[units], 0)
+        rows = self.crowd[units]
+        return np.where(rows > 0, self.crowds[rows, readers], alone)
 
     def _rows(self, count: int) -> np.ndarray:
         """As many rows of zeros."""
