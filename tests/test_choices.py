@@ -1,13 +1,13 @@
 """Contract under test: each kernel's own rules of choice (``choose.py``), at their limits: what one
 row, one tile or another device changes, and what is said of it."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import Problem, candidate, rank
+from numba_marlin.heuristics import Problem, candidate, configured, rank
 from numba_marlin.kernels.ampere import choose as ampere
 from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.nvfp4.block_decode import choose as block_decode
@@ -124,6 +124,17 @@ def test_how_often_weights_are_read_is_told():
         assert "passes" not in said and "takes 2 passes" in " ".join(
             decode.reasons(Problem(config.batch + 1, 8192, 8192), config, 132)
         )
+
+
+def test_two_blocks_of_decode_an_sm_have_to_be_asked_for():
+    """In a model they pile up (``choose.ALONE``)."""
+    for m, n, k in ((1, 57344, 8192), (8, 28672, 4096), (16, 8192, 8192), (32, 8192, 28672)):
+        problem = Problem(m, n, k)
+        assert {each.resident for each in decode.configurations(problem, H200)} == {1}
+        (pair,) = (each for each in decode.FITTED if each.resident == 2)
+        asked = configured(problem, H200, "decode", asdict(pair) | {"ragged": False})
+        found = candidate(problem, H200, "decode", asked)
+        assert found.config == asked and decode.was_timed(asked)
 
 
 def test_a_time_that_nobody_measured_is_said_to_be_a_guess():

@@ -3,7 +3,7 @@
 serialised wgmma, and with exactly the tensor-core instructions that its tile asks for.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -12,7 +12,7 @@ from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.targets import target_named
-from numba_marlin.heuristics import Problem
+from numba_marlin.heuristics import Problem, configured
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
@@ -37,6 +37,14 @@ def configurations(chooser, problem):
             chooser.configurations(problem, H200) + chooser.invariant_configurations(problem, H200)
         )
     )
+
+
+# not chosen by itself, but asked for (``decode.ALONE``)
+PAIRS = tuple(
+    configured(USUAL, H200, "decode", asdict(each))
+    for each in decode.FITTED
+    if each not in decode.ALONE
+)
 
 
 def arrangement(config):
@@ -67,7 +75,7 @@ def telling_decode(config):
 
 @pytest.mark.parametrize(
     "config",
-    cases(((config,) for config in configurations(decode, USUAL)), telling_decode),
+    cases(((config,) for config in (*configurations(decode, USUAL), *PAIRS)), telling_decode),
     ids=arrangement,
 )
 def test_decode_is_clean(config, every_target):
