@@ -3,7 +3,8 @@
     C[token, slot] = A[token] @ W[e] + bias[e],  e = ids[token, slot]
 
 A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k]; W [E, k, n] quantised, as in
-``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times weights.
+``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times weights, or
+with ``activation`` [m top_k, n / 2], activation(gate) * up, gate's columns being before up's.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ExpertsProblem:
     codes: str = "integer"
     x_of_pairs: bool = False
     combine: bool = False
+    activation: str | None = None
 
     @property
     def pairs(self) -> int:
@@ -41,7 +43,8 @@ class ExpertsProblem:
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """{kernel parameter: (shape, type)} of the outputs."""
-        return {"c": ((self.m if self.combine else self.pairs, self.n), self.dtype)}
+        columns = self.n if self.activation is None else self.n // 2
+        return {"c": ((self.m if self.combine else self.pairs, columns), self.dtype)}
 
     @property
     def flops(self) -> int:
@@ -52,6 +55,7 @@ class ExpertsProblem:
         return (
             f"{self.m} tokens to {self.top_k} of {self.experts} experts, k={self.k}, n={self.n}"
             + (", summed over a token's experts" if self.combine else "")
+            + (f", {self.activation} of the halves" if self.activation else "")
         )
 
     @classmethod
@@ -64,6 +68,7 @@ class ExpertsProblem:
         bias: bool = False,
         x_of_pairs: bool = False,
         combine: bool = False,
+        activation: str | None = None,
     ) -> ExpertsProblem:
         one = experts.facts[0]
         blocks = "scale_grid" in one
@@ -82,4 +87,5 @@ class ExpertsProblem:
             "e2m1" if blocks else "integer",
             x_of_pairs,
             combine,
+            activation,
         )

@@ -1,4 +1,5 @@
-"""Layers of experts for the tests of ``moe``: a launch on the PTX machine with every trap set."""
+"""Layers of experts for the tests of ``moe`` and ``moe_wgmma``: a launch on the PTX machine with
+every trap set."""
 
 from dataclasses import dataclass, replace
 
@@ -14,18 +15,25 @@ from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe import MOE, MoeConfig
+from numba_marlin.kernels.experts.moe_wgmma import MOE_WGMMA, MoeWgmmaConfig
 from numba_marlin.problems.experts import ExpertsProblem
-from numba_marlin.reference.experts import moe_bounds
+from numba_marlin.reference.experts import activated_bounds, moe_bounds
 from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
 from numba_marlin.testing.launches import TARGET, machine_of, rows_apart
+
+DEFINITIONS = {MoeConfig: MOE, MoeWgmmaConfig: MOE_WGMMA}
+
+
+def definition_of(config):
+    return DEFINITIONS[type(config)]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
     """Operands of a product: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
 
-    config: MoeConfig
+    config: MoeConfig | MoeWgmmaConfig
     x: np.ndarray
     experts: PackedExperts
     routing: Routing
@@ -38,13 +46,21 @@ class Layer:
             self.routing,
             self.bias,
             combine=self.config.combine,
-            method=MOE.method(self.config),
+            method=definition_of(self.config).method(self.config),
             order="random",
             out_dtype=self.config.dtype,
         )
-        n = self.experts.n
+        n, activation = self.experts.n, getattr(self.config, "activation", None)
+        if activation is not None:
+            found = activated_bounds(found, activation, self.config.dtype)
+            n //= 2
         each = (found.product, found.accumulated, found.rounded)
         return reference.Bounds(*(array.reshape(-1, n) for array in each))
+
+
+def scale_dtype_of(config):
+    """``moe_wgmma`` has no field for it: of integers, the type of x."""
+    return getattr(config, "scale_dtype", config.dtype)
 
 
 def ids_of(rng, m, experts, top_k):
@@ -74,14 +90,14 @@ def layer(config, ids, n, k, *, seed=0, integers=False) -> Layer:
                 seed * 1000 + expert,
                 bits=config.bits,
                 zeros_kind=config.zeros,
-                scale_dtype=config.scale_dtype,
+                scale_dtype=scale_dtype_of(config),
             )
             for expert in range(config.experts)
         ]
     if integers:
         powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
         weights = [
-            replace(each, scales=round_to(scales, config.scale_dtype))
+            replace(each, scales=round_to(scales, scale_dtype_of(config)))
             for each, scales in zip(weights, powers)
         ]
     shape = (m, config.top_k, k) if config.x_of_pairs else (m, k)
@@ -104,6 +120,7 @@ def run(given: Layer, *, sms=3, seed=None, races=False, edit_ptx=None, a_stride=
     """-> c [rows, n]. order: of the pairs of each expert, if not that of tokens: a function of
     (pairs)."""
     config, routing = given.config, given.routing
+    definition = definition_of(config)
     k = given.x.shape[-1]
     problem = ExpertsProblem.of(
         given.experts,
@@ -112,6 +129,7 @@ def run(given: Layer, *, sms=3, seed=None, races=False, edit_ptx=None, a_stride=
         bias=config.bias,
         x_of_pairs=config.x_of_pairs,
         combine=config.combine,
+        activation=getattr(config, "activation", None),
     )
     operands = {
         "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
@@ -122,9 +140,15 @@ def run(given: Layer, *, sms=3, seed=None, races=False, edit_ptx=None, a_stride=
         "offsets": routing.offsets,
         "weights": routing.weights,
     }
-    compiled = compiler.build(MOE, config, target=TARGET, compiler="numba-cuda")
+    compiled = compiler.build(definition, config, target=TARGET, compiler="numba-cuda")
     bound = bind(
-        MOE, config, problem, operands, sms=sms, compiled=compiled, row_distance=a_stride or k
+        definition,
+        config,
+        problem,
+        operands,
+        sms=sms,
+        compiled=compiled,
+        row_distance=a_stride or k,
     )
     text = edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx
     machine: Machine = machine_of(text, races)
