@@ -35,7 +35,7 @@ from numba_marlin.reference.experts import ACTIVATIONS, check_routed
 from numba_marlin.reference.routing import SCORINGS
 
 BACKENDS = ("auto", "cuda", "emulator", "reference")
-KERNELS = ("moe", "loop")
+LOOP = "loop"
 
 
 def route(
@@ -116,6 +116,7 @@ def moe_matmul(
     *,
     bias=None,
     combine: bool = False,
+    activation: str | None = None,
     backend: str = "auto",
     kernel: str | None = None,
     config=None,
@@ -133,12 +134,19 @@ def moe_matmul(
     combine: False: the result is [m, top_k, n]. True: [m, n], each token's rows times the routing's
         weights, added up in fp32 in the order of its experts, and rounded once: the same bits on
         every run.
+    activation: as in ``moe_mlp``: the result is [m, top_k, n / 2], activation(gate) * up of the
+        product's columns, gate's being before up's; products are rounded to x's type before, and
+        the result. Within the launch where the kernel can (n a multiple of 128; in "moe_wgmma" no
+        zero points).
     backend: as in ``matmul``.
-    kernel: "moe": one persistent launch, ragged over experts (compute capability 9.0; integers in
-        groups of 32, 64, 128, 256 or all of k, and FP4). "loop": ``matmul`` for one expert after
-        the other, for every format and GPU; it waits until the host knows the routing. None: "moe"
-        if it takes the problem, else "loop".
-    config: a ``kernels.experts.moe.MoeConfig``; default: ``kernels.experts.moe.choose``'s.
+    kernel: "moe" and "moe_wgmma": one persistent launch, ragged over experts (compute capability
+        9.0; integers in groups of 32, 64, 128, 256 or all of k, and FP4), the second for many
+        tokens (k a multiple of 64, n of 8). "loop": ``matmul`` for one expert after the other, for
+        every format and GPU; it waits until the host knows the routing. None: "moe_wgmma" from 32
+        rows per expert on (a rule from counts, not measured), else "moe", if they take the
+        problem, else "loop".
+    config: a ``kernels.experts.moe.MoeConfig`` or ``kernels.experts.moe_wgmma.MoeWgmmaConfig``, of
+        the kernel to be run; default: that of its ``choose``.
     stream, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.
 
@@ -149,53 +157,57 @@ def moe_matmul(
     """
     refuse_torch_compile()
     check_launch(COMPILERS[0], workspace, stream)
+    from numba_marlin.execution import experts as room
+
     check_choice("backend", backend, BACKENDS)
     if kernel is not None:
-        check_choice("kernel", kernel, KERNELS)
+        check_choice("kernel", kernel, (*room.KERNELS, LOOP))
+    if activation is not None:
+        check_choice("activation", activation, ACTIVATIONS)
     _check_experts("experts", experts)
-    view, problem, bias_view = _checked(x, experts, routing, bias, combine)
+    view, problem, bias_view = _checked(x, experts, routing, bias, combine, activation)
+    options = {"stream": stream, "workspace": workspace, "batch_invariant": batch_invariant}
+    options |= {"bias": bias, "backend": backend, "kernel": kernel}
     if combine and not routing.complete:
-        # the kernel counts all of a token's experts
-        rows = moe_matmul(
-            x,
-            experts,
-            routing,
-            bias=bias,
-            backend=backend,
-            kernel=kernel,
-            stream=stream,
-            workspace=workspace,
-            batch_invariant=batch_invariant,
-        )
-        return _summed(rows, routing)
+        # the kernels count all of a token's experts
+        return _summed(moe_matmul(x, experts, routing, **options), routing)
     if backend == "reference":
-        return _by_reference(view, experts, routing, bias_view, combine)
+        return _by_reference(view, experts, routing, bias_view, combine, activation)
     ordinal = _ordinal(view, experts)
     on_gpu = _on_gpu(backend, ordinal)
     device = driver.describe(ordinal or 0) if on_gpu else devices.MODEL
-    from numba_marlin.execution.experts import ExpertsProduct, chosen, on_device, on_machine
-    from numba_marlin.execution.experts import refusals as refusals_of
-
-    refusals = refusals_of(problem, device)
-    if kernel == "moe" and refusals:
-        raise CapabilityMissing(f"kernel='moe' does not take {', '.join(refusals)}: use 'loop'")
-    if kernel == "loop" or refusals:
-        return _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
-    shape = (problem.m, problem.n) if combine else (problem.m, problem.top_k, problem.n)
+    plain = replace(problem, activation=None)
+    if config is None:
+        name = kernel or room.taken(plain, device, batch_invariant) or LOOP
+        refusals = () if name == LOOP else room.refusals(name, plain, device)
+        if refusals:
+            raise CapabilityMissing(
+                f"kernel={name!r} does not take {', '.join(refusals)}: use 'loop'"
+            )
+        if name == LOOP:
+            rows = _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
+            return rows if activation is None else _activated(rows, activation)
+        if activation is not None and room.refusals(name, problem, device):
+            rows = moe_matmul(x, experts, routing, **{**options, "kernel": name})
+            return _activated(rows, activation)
+        config = room.chosen(problem, batch_invariant, name)
+    elif config.activation != activation:
+        raise ValueError(f"config.activation={config.activation!r} must be {activation!r}")
+    rows, columns = problem.result_shapes["c"][0]
+    shape = (rows, columns) if combine else (problem.m, problem.top_k, columns)
     flat = view if len(view.shape) == 2 else arrays.view("x", _flat(x))
-    config = config or chosen(problem, batch_invariant)
     if not on_gpu:
         host = experts.to(HOST)
-        product = ExpertsProduct(problem, flat, host, routing.on_host(), bias_view)
-        return hand_back(on_machine(product, config).reshape(shape), view, None)
+        product = room.ExpertsProduct(problem, flat, host, routing.on_host(), bias_view)
+        return hand_back(room.on_machine(product, config).reshape(shape), view, None)
     if view.on_host:
         raise CapabilityMissing(
             "x is on the host, must be on the GPU with backend='cuda': pass a torch tensor there"
         )
     result = arrays.empty_like(view, shape)
-    out = replace(arrays.view("out", result), shape=problem.result_shapes["c"][0])
-    product = ExpertsProduct(problem, flat, experts, routing, bias_view)
-    on_device(product, config, out, stream, workspace)
+    out = replace(arrays.view("out", result), shape=(rows, columns))
+    product = room.ExpertsProduct(problem, flat, experts, routing, bias_view)
+    room.on_device(product, config, out, stream, workspace)
     return result
 
 
@@ -217,7 +229,8 @@ def moe_mlp(
         to 7, sigmoid of 1.702 gate, up + 1).
     options: of ``moe_matmul``, for both products: backend, kernel, stream, batch_invariant.
 
-    The products between are rounded to x's type, as is the activation of them, in fp32.
+    The products between are rounded to x's type, as is the activation of them, in fp32: in the
+    first product's launch, where its kernel can (``moe_matmul``).
     """
     check_choice("activation", activation, ACTIVATIONS)
     for name, each in (("gate_up", gate_up), ("down", down)):
@@ -227,8 +240,7 @@ def moe_mlp(
             f"gate_up has n={gate_up.n} columns, must be 2 x {down.k}: gate's and up's, of as many"
             " rows as down has"
         )
-    hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, **options)
-    hidden = _activated(hidden, activation)
+    hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, activation=activation, **options)
     return moe_matmul(hidden, down, routing, bias=down_bias, combine=True, **options)
 
 
@@ -245,7 +257,7 @@ def _check_experts(name: str, experts: object) -> None:
         )
 
 
-def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool):
+def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool, activation):
     """-> (view of x, ExpertsProblem, view of bias or None)"""
     view = arrays.view("x", x)
     check_no_gradient("x", view)
@@ -267,7 +279,13 @@ def _checked(x, experts: PackedExperts, routing: Routing, bias, combine: bool):
         bias=bias is not None,
         x_of_pairs=len(view.shape) == 3,
         combine=bool(combine),
+        activation=activation,
     )
+    if activation is not None and (combine or experts.n % 2):
+        raise ValueError(
+            f"activation={activation!r} must be without combine, and of gate's and up's columns, as"
+            f" many of each: n={experts.n}"
+        )
     bias_view = None
     if bias is not None:
         bias_view = check_beside("bias", bias, view, (len(experts), experts.n), "(experts, n)")
@@ -300,12 +318,15 @@ def _on_gpu(backend: str, ordinal: int | None) -> bool:
     return True
 
 
-def _by_reference(view, experts, routing, bias, combine):
+def _by_reference(view, experts, routing, bias, combine, activation):
+    from numba_marlin.reference.experts import activate
     from numba_marlin.reference.experts import moe_matmul as exact
 
     x, bias = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
     with np.errstate(over="ignore", invalid="ignore"):
         y = exact(x, experts.to(HOST), routing.on_host(), bias, combine=combine)
+        if activation is not None:
+            y = activate(y, activation)
         return hand_back(round_to(y, view.type_name), view, None)
 
 

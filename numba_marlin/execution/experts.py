@@ -1,5 +1,5 @@
-"""Products of a mixture of experts on the PTX machine or a GPU, by the kernel ``moe``: bound and
-launched here. ``api.experts`` checks the arguments."""
+"""Products of a mixture of experts on the PTX machine or a GPU, by a kernel of
+``kernels.experts``: bound and launched here. ``api.experts`` checks the arguments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,18 @@ from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.routing import Routing
 from numba_marlin.hardware import devices
-from numba_marlin.kernels.experts.moe import MOE, MoeConfig
-from numba_marlin.kernels.experts.moe.choose import configuration
+from numba_marlin.kernels.experts.choose import KERNELS, configured, definition_of, refusals, taken
+
+__all__ = [
+    "KERNELS",
+    "ExpertsProduct",
+    "binding",
+    "chosen",
+    "on_device",
+    "on_machine",
+    "refusals",
+    "taken",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,63 +58,42 @@ class ExpertsProduct:
         return {"a": self.x} | ({} if self.bias is None else {"bias": self.bias})
 
 
-def refusals(problem, device: devices.Device) -> tuple[str, ...]:
-    """Why the kernel ``moe`` does not take a problem, a phrase each; empty if it does."""
-    found = []
-    groups = (16, 32) if problem.codes == "e2m1" else (-1, 32, 64, 128, 256)
-    if problem.group_size not in groups:
-        found.append(f"group_size={problem.group_size}, which must be one of {groups}")
-    if not device.runs(MOE.min_arch):
-        found.append(f"{device.name}, which is {device.arch} and not {MOE.min_arch}")
-    return tuple(found)
-
-
-def chosen(problem, batch_invariant: bool = False) -> MoeConfig:
-    return configuration(
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        experts=problem.experts,
-        top_k=problem.top_k,
-        group_size=problem.group_size,
-        batch_invariant=batch_invariant,
-        dtype=problem.dtype,
-        scale_dtype=problem.scale_dtype,
-        bits=problem.bits,
-        zeros=problem.zeros,
-        codes=problem.codes,
-        bias=problem.bias,
-        x_of_pairs=problem.x_of_pairs,
-        combine=problem.combine,
-    )
+def chosen(problem, batch_invariant: bool = False, kernel: str | None = None) -> Any:
+    """A configuration of the kernel of that name, by default of the one that the problem gets on
+    the machine."""
+    name = kernel or taken(problem, devices.MODEL, batch_invariant)
+    if name is None:
+        raise ValueError(f"no kernel takes {problem.in_words()}")
+    return configured(name, problem, batch_invariant)
 
 
 def binding(
     product: ExpertsProduct,
-    config: MoeConfig,
+    config: Any,
     device: devices.Device,
     operands: dict[str, Any],
     row_distance: int | None = None,
     compiler: str = compiler_room.COMPILERS[0],
 ) -> Binding:
     """The launch on a device, of operands by parameter."""
+    definition = definition_of(config)
     return bind(
-        MOE,
+        definition,
         config,
         product.problem,
         operands,
         sms=device.sms,
-        compiled=_compiled(config, target_for(MOE, device), compiler),
+        compiled=_compiled(config, target_for(definition, device), compiler),
         row_distance=row_distance,
     )
 
 
 @functools.cache
-def _compiled(config: MoeConfig, target: str, compiler: str):
-    return compiler_room.build(MOE, config, target, compiler)
+def _compiled(config: Any, target: str, compiler: str):
+    return compiler_room.build(definition_of(config), config, target, compiler)
 
 
-def on_machine(product: ExpertsProduct, config: MoeConfig) -> np.ndarray:
+def on_machine(product: ExpertsProduct, config: Any) -> np.ndarray:
     """Run on the PTX machine -> c, NumPy. Rows of pairs that no expert has are 0."""
     held = {
         name: arrays.contiguous(name, arrays.view(name, arrays.to_host(view, exact=True))).host
@@ -123,7 +112,7 @@ def on_machine(product: ExpertsProduct, config: MoeConfig) -> np.ndarray:
 
 def on_device(
     product: ExpertsProduct,
-    config: MoeConfig,
+    config: Any,
     out: ArrayView,
     stream: object = None,
     workspace: Workspace | None = None,

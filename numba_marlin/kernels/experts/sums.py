@@ -90,4 +90,10 @@ def sum_verbs(lang, config, columns, at_once=1):
                         address = epilogue.c + (uint64(tokens[i]) * n + column) * 2
                         ptx.st_global_b16(address, uint16(word & 0xFFFF))
 
-    return lang.namespace("sums", sums_of=sums_of, count_in=count_in, add_experts=add_experts)
+    return lang.namespace(
+        "sums",
+        sums_of=sums_of,
+        counters_of=counters_of,
+        count_in=count_in,
+        add_experts=add_experts,
+    )

@@ -15,17 +15,32 @@ from numba_marlin.kernels.language.definition import ceil_div
 
 MOST_EXPERTS = 1024
 WORD_BYTES = 4
+GATED_STEP = 128  # of n, with an activation
 
 
 class RoutedConfig:
-    """What configurations of such kernels share: fields ``experts`` and ``top_k`` are theirs, and
-    ``block_rows`` and ``tables_at``, where in shared memory the tables begin."""
+    """What configurations of such kernels share: fields ``experts``, ``top_k``, ``combine`` and
+    ``activation`` are theirs, and ``block_rows`` and ``tables_at``, where in shared memory the
+    tables begin."""
 
     def check_experts(self):
         if not 1 <= self.experts <= MOST_EXPERTS:
             raise ValueError(f"experts={self.experts} must be 1 to {MOST_EXPERTS}")
         if not 1 <= self.top_k <= self.experts:
             raise ValueError(f"top_k={self.top_k} must be 1 to experts={self.experts}")
+        if self.activation is not None and self.combine:
+            raise ValueError(f"activation={self.activation!r} must be without combine")
+
+    @property
+    def gated(self):
+        return self.activation is not None
+
+    def check_columns(self, n):
+        if self.gated and n % GATED_STEP:
+            raise ValueError(
+                f"n={n} must be a multiple of {GATED_STEP} with activation={self.activation!r}:"
+                " gate and up are whole panels of 64 columns"
+            )
 
     @property
     def table_at(self):

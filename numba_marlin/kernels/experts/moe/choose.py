@@ -21,6 +21,12 @@ ARRANGEMENTS = (
 INVARIANT = (8, 1, 8, 256, 11)  # whole tiles: batch, warps_n, warps_k, stage_k, stages
 
 
+def refusals(problem) -> tuple[str, ...]:
+    """Why the kernel does not take an ``ExpertsProblem``, a phrase each, besides what the family
+    refuses."""
+    return ()
+
+
 def configuration(
     *,
     m: int,
@@ -33,7 +39,7 @@ def configuration(
     **types,
 ) -> MoeConfig:
     """types: further fields of MoeConfig: dtype, scale_dtype, bits, zeros, codes, bias, x_of_pairs,
-    combine."""
+    combine, activation."""
     rows = m * top_k / experts
     batch, warps_n, warps_k, stage_k, stages = (
         INVARIANT

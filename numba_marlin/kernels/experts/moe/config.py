@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from numba_marlin.kernels.decode.config import DecodeConfig
-from numba_marlin.kernels.experts.tables import RoutedConfig
+from numba_marlin.kernels.experts.tables import GATED_STEP, RoutedConfig
 from numba_marlin.kernels.language.definition import ceil_div
 
 
@@ -19,6 +19,8 @@ class MoeConfig(RoutedConfig, DecodeConfig):
     x_of_pairs: bool = False
     #: c has a row for each token: the sum over its experts, times their weights; not for each pair
     combine: bool = False
+    #: None, or of ``reference.experts.ACTIVATIONS``: c has n / 2 columns, activation(gate) * up
+    activation: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -47,6 +49,7 @@ class MoeConfig(RoutedConfig, DecodeConfig):
 
     def grid(self, m, n, k, sms):
         """(blocks, 1, 1): no more than the most steps."""
+        self.check_columns(n)
         blocks = min(sms * self.blocks_per_sm, self.steps(m, n, k))
         if self.steps(m, n, k) + blocks > 2**32:
             raise ValueError(
@@ -66,10 +69,14 @@ class MoeConfig(RoutedConfig, DecodeConfig):
         return 4 * self.consumers
 
     def workspace_bytes(self, m, n, k, sms):
-        """(partial results of shared tiles and, with ``combine``, each pair's result in fp32;
-        locks: those of shared tiles and, with ``combine``, a counter for each token, tile of
-        columns and owner warp)."""
+        """(partial results of shared tiles and, with ``combine`` or ``activation``, each pair's
+        result in fp32; locks: those of shared tiles and, with ``combine``, a counter for each
+        token, tile of columns and owner warp, with ``activation`` for each pair, which may begin a
+        row block, 64 columns of gate and their owner warp)."""
         partials, locks = super().workspace_bytes(m, n, k, sms)
+        if self.gated:
+            partials += self.pairs_of(m) * n * 4
+            locks += self.pairs_of(m) * (n // GATED_STEP) * self.owners * 4
         if self.combine:
             partials += self.pairs_of(m) * n * 4
             locks += m * ceil_div(n, self.columns) * self.owner_warps * 4

@@ -2,26 +2,38 @@
 ``combine``, are added up over the experts of their token.
 
 ``output_verbs(lang, config)`` -> namespace of device functions: those of ``decode.output``, where
-``own`` and ``thread`` are explained, and the two ways in which a complete tile leaves:
+``own`` and ``thread`` are explained, and the ways in which a complete tile leaves:
 
 - ``scatter``: rows to c [pairs, n], rounded, row ``pair``.
 - ``combine``: rows to ``sums`` fp32 [pairs, n], added up by who comes last (``experts.sums``).
+- ``activate``: rows to ``sums`` likewise. Gate's 64 columns of a row block are one warp's, up's
+  another's, perhaps of another block: who comes last, by a counter of both, has both read, and
+  stores activation(gate) * up of every row to c [pairs, n / 2]. (Both in one warp would want
+  another order of W's columns, or two loads for one in the main loop.)
 """
 
-from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.hardware.limits import ALL_LANES, WARP_LANES
 from numba_marlin.kernels.decode import output as decode
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.experts.activation import activation_verbs
 from numba_marlin.kernels.experts.sums import sum_verbs
-from numba_marlin.kernels.experts.tables import WORD_BYTES
+from numba_marlin.kernels.experts.tables import GATED_STEP, WORD_BYTES
+from numba_marlin.kernels.language.definition import ceil_div
+
+ROWS_AT_ONCE = 8  # whose gates and ups are on their way together
 
 
 def output_verbs(lang, config):
-    ptx, uint16, uint64 = lang.ptx, lang.uint16, lang.uint64
+    cuda, ptx = lang.cuda, lang.ptx
+    uint16, uint64, float32 = lang.uint16, lang.uint64, lang.float32
     cfg = lang.constants(config)
     of_tile = decode.output_verbs(lang, config)
     both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
     own_columns = 16 * config.own_column_blocks
     sums = sum_verbs(lang, config, own_columns)
+    turns = ceil_div(own_columns, WARP_LANES)
+    held_values = ROWS_AT_ONCE * turns
+    activation = activation_verbs(lang, config) if config.gated else None
 
     @lang.device
     def first_column(tile, thread):
@@ -93,6 +105,61 @@ def output_verbs(lang, config):
                 sums.add_experts(epilogue, tokens, 1, column, thread.lane, sizes.n)
             row += 1
 
+    @lang.device
+    def both_are_there(epilogue, number, lane):
+        """Whether another warp has counted at the counter of that number before this one. (As
+        ``combine``, with one counter for all rows of the tile: they come together.)"""
+        ptx.bar_warp_sync(ALL_LANES)
+        last = 0
+        if lane == 0:
+            counter = sums.counters_of(epilogue) + uint64(number) * WORD_BYTES
+            if ptx.atom_add_acq_rel_gpu(counter, 1) == 1:
+                last = 1
+                ptx.st_global_b32(counter, 0)
+        last = ptx.shfl_sync_idx(last, 0)
+        ptx.bar_warp_sync(ALL_LANES)
+        return last != 0
+
+    @lang.device
+    def activate_rows(epilogue, own_pair, first_row, tile, column, lane, sizes):
+        """ROWS_AT_ONCE of them, of columns of gate from ``column`` on."""
+        gates = cuda.local.array(held_values, float32)
+        ups = cuda.local.array(held_values, float32)
+        half, first = sizes.n // 2, sums.sums_of(epilogue)
+        for i in range(ROWS_AT_ONCE):
+            pair = ptx.shfl_sync_idx(own_pair, first_row + i)
+            for turn in range(turns):
+                of_warp = lane + WARP_LANES * turn
+                if first_row + i < tile.x_rows and of_warp < own_columns:
+                    address = first + (uint64(pair) * sizes.n + (column + of_warp)) * 4
+                    gates[turns * i + turn] = ptx.ld_global_f32(address)
+                    ups[turns * i + turn] = ptx.ld_global_f32(address + uint64(half) * 4)
+        for i in range(ROWS_AT_ONCE):
+            pair = ptx.shfl_sync_idx(own_pair, first_row + i)
+            for turn in range(turns):
+                of_warp = lane + WARP_LANES * turn
+                if first_row + i < tile.x_rows and of_warp < own_columns:
+                    gate = activation.rounded(gates[turns * i + turn])
+                    up = activation.rounded(ups[turns * i + turn])
+                    value = activation.activate(gate, up)
+                    word = both_halves(value, value)
+                    address = epilogue.c + (uint64(pair) * half + (column + of_warp)) * 2
+                    ptx.st_global_b16(address, uint16(word & 0xFFFF))
+
+    @lang.device
+    def activate(epilogue, own, own_pair, tile, thread, sizes):
+        panels = sizes.n // GATED_STEP  # of gate
+        panel = tile.n_tile * cfg.warps_n + thread.warp_n
+        if panel < 2 * panels:
+            leave_rows(epilogue, own, own_pair, tile, thread, sizes)
+            number = (tile.row_first * panels + panel % panels) * cfg.owners + thread.warp_k
+            if both_are_there(epilogue, number, thread.lane):
+                column = panel % panels * COLUMNS + thread.warp_k * own_columns
+                first_row = 0
+                while first_row < tile.x_rows:
+                    activate_rows(epilogue, own_pair, first_row, tile, column, thread.lane, sizes)
+                    first_row += ROWS_AT_ONCE
+
     return lang.namespace(
         "output",
         pair_of=pair_of,
@@ -102,5 +169,5 @@ def output_verbs(lang, config):
         add_partials=of_tile.add_partials,
         apply_column_factors=of_tile.apply_column_factors,
         add_bias=of_tile.add_bias,
-        write=combine if config.combine else scatter,
+        write=combine if config.combine else activate if config.gated else scatter,
     )

@@ -39,12 +39,10 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
             )
         if not self.grouped and self.zeros == "float16":
             raise ValueError("zeros='float16' must have groups: group_blocks=-1 has none")
-        if self.activation is not None:
+        if self.gated:
             self._check_activation()
 
     def _check_activation(self):
-        if self.combine:
-            raise ValueError(f"activation={self.activation!r} must be without combine")
         if self.tile_n < 128:
             raise ValueError(
                 f"tile_n={self.tile_n} must be 128 at least with activation={self.activation!r}:"
@@ -59,10 +57,6 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
     @property
     def block_rows(self):
         return self.tile_m
-
-    @property
-    def gated(self):
-        return self.activation is not None
 
     @property
     def halves(self):
@@ -144,8 +138,7 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
             raise ValueError(
                 f"k={k} must be a multiple of {STAGE_K}: a step never leaves an expert"
             )
-        if self.gated and n % 128:
-            raise ValueError(f"n={n} must be a multiple of 128: gate and up are whole panels")
+        self.check_columns(n)
         if self.steps(m, n, k) >= 2**31:
             raise ValueError(
                 f"m={m}, n={n}, k={k} may be {self.steps(m, n, k)} steps of a tile, must be below"

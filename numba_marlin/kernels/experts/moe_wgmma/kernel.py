@@ -10,9 +10,9 @@ a            address of [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; 
 b_map, s_map, z_map   tensor maps (``tensor_maps``) of all experts' weights, scales and zero
              points, one expert's rows behind the other's; each as in ``wgmma``
 c            address of [pairs, n] of ``dtype``; with ``activation`` [pairs, n / 2],
-             activation(gate) * up; with ``combine`` [m, n], c[token] = sum over its slots of weights[token, slot] *
-             (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that are in no expert's list
-             are not written
+             activation(gate) * up; with ``combine`` [m, n], c[token] = sum over its slots of
+             weights[token, slot] * (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that are
+             in no expert's list are not written
 scales       address of the same scales, if there is one per column; factors, bias: [E, ...], each
              of an expert as in ``wgmma``
 partials     workspace, fp32: partial results of tiles that blocks share, then, with ``combine``,
