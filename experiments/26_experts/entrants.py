@@ -11,6 +11,7 @@ from numba_marlin.problems.experts import ExpertsProblem
 COLD_BYTES = 150e6  # that the launches of a lap of routings read: three times an H200's L2
 # experts touched, and rows of one, above which ``loop`` would take too long to build
 MOST_LOOPED, MOST_ROWS = 64, 32
+CHECKED_TOKENS = 8
 DIFFERENCE = 4e-3  # of the largest number, between two fp16 products of other orders of sums
 
 
@@ -119,6 +120,7 @@ def launch_moe(cell, config):
             cell.experts,
             cell.routing(index),
             combine=cell.problem.combine,
+            activation=cell.problem.activation,
             config=config,
             backend="auto" if cell.x.is_cuda else "emulator",
         )
@@ -179,18 +181,92 @@ def launch_grouped(cell):
     return launch
 
 
-def check(cell, launch):
-    """ValueError unless a launch gives the same bits twice, near those of the loop."""
+def launch_humming(cell):
+    """Humming's grouped kernel on rows that are sorted already, as ``launch_grouped``; random
+    weights of its own, whose product with a few rows is checked."""
+    import torch
+    from humming.layer import HummingLayer
+    from humming.ops.weight import pack_weight
+
+    problem = cell.problem
+    if problem.codes != "integer":
+        raise ValueError("this peer is set up for INT4 only")
+    layer = HummingLayer(
+        shape_n=problem.n,
+        shape_k=problem.k,
+        weight_config={"dtype": "uint4", "group_size": problem.group_size},
+        num_experts=problem.experts,
+        torch_dtype=torch.float16,
+        pad_n_to_multiple=64,
+    ).cuda()
+    codes = torch.randint(0, 16, (problem.n, problem.k), dtype=torch.int32, device="cuda")
+    scales = torch.rand((problem.n, problem.k // problem.group_size), device="cuda").half() / 64
+    one = {"weight": pack_weight(codes, 4), "weight_scale": scales}
+    shapes = {name: (problem.experts, *each.shape) for name, each in one.items()}
+    layer.load_from_tensors({name: each.expand(shapes[name]) for name, each in one.items()})
+    layer.transform()
+    gathered = []
+    for routing in cell.routings:
+        pairs = routing.pairs.long()
+        taken = pairs if problem.x_of_pairs else pairs // problem.top_k
+        x = cell.x.reshape(-1, problem.k).index_select(0, taken)
+        gathered.append((x, routing.offsets.long()))
+
+    def launch(index):
+        x, offsets = gathered[index % len(gathered)]
+        grouped = {"gemm_type": "grouped_contiguous"}
+        return layer(x, expert_layout=offsets, top_k=1, compute_config=grouped)
+
+    # all experts have the same codes: every row's product is with one matrix
+    some = slice(0, len(gathered[0][0]), max(1, len(gathered[0][0]) // 64))
+    weight = (codes - 8).float() * scales.float().repeat_interleave(problem.group_size, dim=1)
+    wanted = gathered[0][0][some].float() @ weight.T
+    error = ((launch(0)[some].float() - wanted).abs().max() / wanted.abs().max()).item()
+    if not error < DIFFERENCE:
+        raise ValueError(f"its result is wrong: error {error:.3g} of the largest number")
+    return launch
+
+
+def wanted_of(cell, tokens):
+    """The result of these tokens, by our dense kernels, a row at a time, in fp32."""
+    import torch
+
+    import numba_marlin as nm
+
+    problem, routing = cell.problem, cell.routing(0)
+    backend = "auto" if cell.x.is_cuda else "emulator"
+    if not cell.dense:
+        cell.dense = list(cell.experts)
+    rows = torch.empty((len(tokens), problem.top_k, problem.n), device=cell.x.device)
+    ids = routing.ids.tolist()
+    for i, token in enumerate(tokens):
+        for slot in range(problem.top_k):
+            x = cell.x[token, slot] if problem.x_of_pairs else cell.x[token]
+            rows[i, slot] = nm.matmul(x[None], cell.dense[ids[token][slot]], backend)[0].float()
+    if problem.combine:
+        return (routing.weights[tokens][:, :, None] * rows).sum(dim=1)
+    if problem.activation is not None:
+        gate, up = rows.chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+    return rows
+
+
+def check(cell, launch, other=None):
+    """ValueError unless a launch gives the same bits twice, near those of the dense kernels for
+    some tokens and, for all of them, near ``other``, another kernel's result. -> (error, of the
+    largest number; result)."""
     import torch
 
     first, again = launch(0), launch(0)
     what = cell.problem.in_words()
     if not torch.equal(first, again):
         raise ValueError(f"{what}: two launches differ")
-    wanted = launch_loop(cell)(0).reshape(cell.problem.m, cell.problem.top_k, -1).float()
-    if cell.problem.combine:
-        wanted = (cell.routing(0).weights[:, :, None] * wanted).sum(dim=1)
-    error = ((first.float() - wanted).abs().max() / wanted.abs().max()).item()
-    if not error < DIFFERENCE:
-        raise ValueError(f"{what}: error {error:.3g} of the largest number")
-    return error
+    last = cell.problem.m - 1
+    tokens = sorted({last * i // max(1, CHECKED_TOKENS - 1) for i in range(CHECKED_TOKENS)})
+    pairs = [(first[tokens].float(), wanted_of(cell, tokens))]
+    if other is not None:
+        pairs.append((first.float(), other.float()))
+    errors = [((mine - wanted).abs().max() / wanted.abs().max()).item() for mine, wanted in pairs]
+    if not max(errors) < DIFFERENCE:
+        raise ValueError(f"{what}: errors {errors} of the largest number")
+    return max(errors), first

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.devices import device
+from numba_marlin.heuristics import default_config
+from numba_marlin.kernels.experts.choice import MANY_ROWS
+from numba_marlin.kernels.experts.moe_wgmma.choose import row_blocks
 from numba_marlin.problems.experts import ExpertsProblem
 
-LAUNCH_US, READ_BYTES_US = 6.0, 4.2e6
+LAUNCH_US, READ_BYTES_US, FLOPS_US = 6.0, 4.2e6, 650e6
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Model:
         return {
             "gate_up": ExpertsProblem(m=m, n=2 * h, k=k, **common),
             "down": ExpertsProblem(m=m, n=k, k=h, x_of_pairs=True, combine=True, **common),
+            "gate_up silu": ExpertsProblem(m=m, n=2 * h, k=k, activation="silu", **common),
         }
 
 
@@ -55,13 +60,27 @@ def expected_touched(problem):
 
 
 def expected_us(problem, touched=None):
+    """Modelled: a launch of 6 us, and the bytes of the experts that are touched at 4.2 TB/s, or,
+    from 32 rows per expert on, if that is longer, the products of whole tiles at 650 TFLOP/s, which
+    the dense kernel reaches on a layer's shapes; with ``combine`` every pair's row in fp32 besides,
+    written and read."""
     touched = expected_touched(problem) if touched is None else touched
-    return LAUNCH_US + touched * expert_bytes(problem) / READ_BYTES_US
+    read, work, sums = touched * expert_bytes(problem) / READ_BYTES_US, 0.0, 0.0
+    rows = rows_per_expert(problem)
+    if rows >= MANY_ROWS:
+        tile_m = default_config("moe_wgmma", problem, device("H200")).tile_m
+        padded = problem.experts * row_blocks(rows, tile_m) * tile_m
+        work = 2 * padded * problem.n * problem.k / FLOPS_US
+        sums = 2 * 4 * problem.pairs * problem.n / READ_BYTES_US if problem.combine else 0.0
+    return LAUNCH_US + max(read, work) + sums
 
 
-def cells(models, batches):
+PRODUCTS = ("gate_up", "down")
+
+
+def cells(models, batches, products=PRODUCTS):
     for model in models:
-        for name in ("gate_up", "down"):
+        for name in products:
             for m in batches:
                 yield model, name, model.products(m)[name]
 

@@ -1,21 +1,24 @@
 """How fast are the products of a mixture of experts, at batches where its weights are what is read?
 
     python experiments/26_experts/run.py measure [--m 1,4,16] [--models Mixtral,...] [--sweep]
+        [--products gate_up,down,"gate_up silu"] [--again]
     python experiments/26_experts/run.py measure --tiny     # small layers on the PTX machine
     python experiments/26_experts/run.py report             # the table into README.md
     python experiments/26_experts/run.py expect             # what is expected; no GPU
 
 ``measure`` needs a Hopper GPU and torch. In each cell, in the same interleaved rounds (CUDA graphs;
-every launch has another routing, so that the weights of its experts are mostly not in L2): ``moe``,
-``nm.moe_matmul``, one launch; ``loop``, our dense kernels expert by expert, with a gather and a
-scatter each, as many launches as experts are touched (which the host knows here); ``grouped``,
-``torch._grouped_mm`` in bf16 on rows that are sorted already (neither gather nor scatter nor sum).
-The second product, "down", has ``combine`` in ``moe``; the others leave rows. Results of ``moe``
-are checked before anything is timed: against ``loop``, and for the same bits twice. With --sweep
-other configurations of ``moe`` run beside it. Rows are appended to results.jsonl (in OUT, or here)
+every launch has another routing, so that the weights of its experts are mostly not in L2): ``moe``
+and, from 8 rows per expert on, ``moe_wgmma``, one launch of ``nm.moe_matmul`` each; ``loop``, our
+dense kernels expert by expert, with a gather and a scatter each, as many launches as experts are
+touched (which the host knows here); ``grouped``, ``torch._grouped_mm`` in bf16, and ``humming``
+(PyPI: humming-kernels, INT4), on rows that are sorted already (neither gather nor scatter nor sum).
+The second product, "down", has ``combine`` in ours; the others leave rows. "gate_up silu" has the
+activation in the launch, and no peers. Our results are checked before anything is timed: the same
+bits twice, some tokens against the dense kernels, all against the other kernel. With --sweep other
+configurations run beside. A cell whose rows of ours are there already, of the same sources, is
+skipped unless --again. Rows are appended to results.jsonl (in OUT, or here)
 as soon as they are measured; the newest of a cell counts. Bytes are those of the experts that are
-touched, on average over the routings; "expected" is modelled: a launch of 6 us, and these bytes at
-4.2 TB/s.
+touched, on average over the routings; "expected" is modelled (``layers.expected_us``).
 """
 
 import argparse
@@ -36,11 +39,21 @@ from entrants import (
     cell_of,
     check,
     launch_grouped,
+    launch_humming,
     launch_loop,
     launch_moe,
     random_experts,
 )
-from layers import MODELS, TINY, cells, expected_touched, expected_us, expert_bytes, rows_per_expert
+from layers import (
+    MODELS,
+    PRODUCTS,
+    TINY,
+    cells,
+    expected_touched,
+    expected_us,
+    expert_bytes,
+    rows_per_expert,
+)
 
 from numba_marlin.bench import rows
 from numba_marlin.bench.tables import markdown, origin, replace_between
@@ -48,7 +61,10 @@ from numba_marlin.bench.tables import markdown, origin, replace_between
 RESULTS = HERE / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
-ENTRANTS = ("moe", "loop", "grouped")
+OURS = ("moe", "moe_wgmma")
+PEERS = {"loop": launch_loop, "grouped": launch_grouped, "humming": launch_humming}
+ENTRANTS = (*OURS, *PEERS)
+LEAST_ROWS = 8  # of an expert, for moe_wgmma
 # beside the chosen one: batch, warps_n, warps_k, stage_k, stages, resident, blocks_per_sm, whole
 SWEEP = (
     (8, 4, 2, 128, 5, 2, 1, False),
@@ -65,16 +81,45 @@ SWEEP = (
     (32, 2, 4, 128, 6, 1, 1, False),
     (32, 8, 1, 128, 4, 1, 1, False),
 )
+# the same of moe_wgmma: tile_m, tile_n, split
+WGMMA_SWEEP = (
+    (48, 256, True),
+    (64, 256, True),
+    (96, 256, True),
+    (128, 256, True),
+    (128, 256, False),
+    (128, 128, True),
+    (192, 128, True),
+    (192, 128, False),
+)
 
 
 def configurations(problem, sweep):
-    """{label: MoeConfig}; "moe" is the chosen one."""
+    """{label: configuration}; "moe" and "moe_wgmma" are the chosen ones."""
     from numba_marlin.hardware.devices import device
     from numba_marlin.heuristics import default_config
     from numba_marlin.kernels.language.definition import TooMuchSharedMemory
+    from numba_marlin.kernels.registry import find_kernel
 
-    first = default_config("moe", problem, device("H200"))
-    found = {"moe": first}
+    many = rows_per_expert(problem) >= LEAST_ROWS
+    found = {
+        name: default_config(name, problem, device("H200"))
+        for name in (OURS if many else OURS[:1])
+        if not find_kernel(name).takes.refusals(problem)
+    }
+    if "moe_wgmma" in found:
+        wgmma = found["moe_wgmma"]
+        for tile_m, tile_n, split in WGMMA_SWEEP if sweep else ():
+            changes = {"tile_m": tile_m, "tile_n": tile_n, "split": split}
+            for stages in range(8, 1, -1):
+                try:
+                    config = replace(wgmma, **changes, stages=stages)
+                    break
+                except TooMuchSharedMemory:
+                    continue
+            if config != wgmma:
+                found[f"moe_wgmma {tile_m},{tile_n},{int(split)}"] = config
+    first = found["moe"]
     names = ("batch", "warps_n", "warps_k", "stage_k", "stages", "resident", "blocks_per_sm")
     for *sizes, whole in SWEEP if sweep else ():
         changes = dict(zip(names, sizes), whole=whole)
@@ -90,9 +135,9 @@ def configurations(problem, sweep):
 
 def build(config, target="sm_90a"):
     from numba_marlin import compiler
-    from numba_marlin.kernels.experts.moe import KERNEL
+    from numba_marlin.kernels.registry import kernel_of
 
-    built = compiler.build(KERNEL, config, target, compiler.COMPILERS[0])
+    built = compiler.build(kernel_of(config), config, target, compiler.COMPILERS[0])
     return built.resources.registers, built.resources.spill_loads
 
 
@@ -154,39 +199,49 @@ def measure(args):
     torch_on_gpu()
     torch.set_grad_enabled(False)
     models = [each for each in MODELS if any(name in each.name for name in args.models)]
-    compile_all(list(cells(models, args.m)), args.sweep, args.processes)
-    generator = torch.Generator("cuda").manual_seed(0)
     environment = describe(torch.cuda.get_device_name())
     out_path = Path(os.environ.get("OUT", HERE)) / "results.jsonl"
+    found = list(cells(models, args.m, args.products))
+    if not args.again:
+        there = kernels_of_cells({out_path, RESULTS}, environment.get("sources"))
+        found = [each for each in found if not is_there(there, *each)]
+    print(f"{len(found)} cells to measure", flush=True)
+    compile_all(found, args.sweep, args.processes)
+    generator = torch.Generator("cuda").manual_seed(0)
     start, held, experts = time.perf_counter(), None, None
     with rows.Recorder(out_path) as out:
-        for model, product, problem in cells(models, args.m):
+        for model, product, problem in found:
             if time.perf_counter() - start > args.seconds:
                 print(f"stopped after {args.seconds} s", flush=True)
                 return
-            if held != (model, product):
-                held, experts = (model, product), None
+            if held != (model, problem.n, problem.k):
+                held, experts = (model, problem.n, problem.k), None
                 torch.cuda.empty_cache()
                 experts = random_experts(problem, "cuda", generator)
             cell = cell_of(problem, experts, "cuda", generator)
-            launches, configs = {}, configurations(problem, args.sweep)
+            launches, configs, other = {}, configurations(problem, args.sweep), None
             for label, config in configs.items():
                 launches[label] = launch_moe(cell, config)
-                if cell.looped:
-                    check(cell, launches[label])
-            if "loop" in args.entrants and cell.looped:
-                launches["loop"] = launch_loop(cell)
-            if "grouped" in args.entrants and hasattr(torch, "_grouped_mm"):
-                launches["grouped"] = launch_grouped(cell)
+                _, result = check(cell, launches[label], other)
+                other = result if other is None else other
+            for label, launch_of in PEERS.items() if problem.activation is None else ():
+                if label not in args.entrants or (label == "loop" and not cell.looped):
+                    continue
+                try:
+                    launches[label] = launch_of(cell)
+                except Exception as error:  # of another project's: the cell goes on without it
+                    if label == "loop":
+                        raise
+                    print(f"  {label}: {type(error).__name__}: {error}", flush=True)
             least = max(20 if problem.m <= 64 else 4, len(cell.routings))
             timers = {}
             for label, launch in launches.items():
                 try:
                     timers[label] = GraphTimer(launch, 1000.0, least)
-                except RuntimeError as error:
-                    if label != "grouped":
+                except Exception as error:
+                    if label not in PEERS or label == "loop":
                         raise
-                    print(f"  grouped: {error}", flush=True)
+                    print(f"  {label}: {type(error).__name__}: {error}", flush=True)
             times = interleave(timers, args.rounds)
             for label, us in times.items():
                 out.write(
@@ -206,13 +261,30 @@ def measure(args):
             torch.cuda.synchronize()
             release_workspaces()  # each graph had its own
             said = {name: sorted(us)[len(us) // 2] for name, us in times.items()}
-            rate = cell.touched * expert_bytes(problem) / said["moe"] / 1e6
+            best = min(said[name] for name in OURS if name in said)
+            rate = cell.touched * expert_bytes(problem) / best / 1e6
             print(
                 f"{model.name} {product} m={problem.m}: {cell.touched:.1f} experts,"
-                f" {rate:.2f} TB/s; us",
+                f" {rate:.2f} TB/s, {problem.flops / best * 1e-6:.0f} TFLOP/s; us",
                 {name: round(us, 1) for name, us in said.items()},
                 flush=True,
             )
+
+
+def kernels_of_cells(paths, sources):
+    """{(model, product, m): kernels} of the rows of these sources."""
+    found = {}
+    for path in paths:
+        for row in rows.read(path) if path.exists() else ():
+            if row.get("sources") == sources:
+                key = row["model"], row["product"], row["m"]
+                found.setdefault(key, set()).add(row["kernel"])
+    return found
+
+
+def is_there(there, model, product, problem):
+    wanted = {label.partition(" ")[0] for label in configurations(problem, False)}
+    return wanted <= there.get((model.name, product, problem.m), set())
 
 
 def tiny(args):
@@ -220,19 +292,23 @@ def tiny(args):
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    for model, product, problem in cells(TINY, [1, 5]):
+    for model, product, problem in cells(TINY, [1, 27], (*PRODUCTS, "gate_up silu")):
         experts = random_experts(problem, "cpu", generator)
         cell = cell_of(problem, experts, "cpu", generator)
-        for config in configurations(problem, False).values():
-            error = check(cell, launch_moe(cell, config))
-        print(f"{model.name} {product} m={problem.m}: ok, {error:.2g} of the largest number")
+        errors, other = {}, None
+        for name, config in configurations(problem, False).items():
+            errors[name], result = check(cell, launch_moe(cell, config), other)
+            other = result if other is None else other
+        said = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
+        print(f"{model.name} {product} m={problem.m}: ok, of the largest number {said}", flush=True)
 
 
 # ---- the page
 
 
 def table(found):
-    """A line for each cell: the best of what was measured of each entrant."""
+    """A line for each cell: the best of what was measured of each entrant; rates are those of the
+    faster of ours."""
     best = {}
     for row in found:
         key = row["model"], row["product"], row["m"]
@@ -245,7 +321,7 @@ def table(found):
         cell = best.get((model.name, product, problem.m), {})
         if "moe" not in cell:
             continue
-        ours = cell["moe"]
+        ours = min((cell[name] for name in OURS if name in cell), key=lambda row: row["us"])
         us = {name: f"{cell[name]['us']:.1f}" if name in cell else "" for name in ENTRANTS}
         lines.append(
             [
@@ -292,6 +368,8 @@ def main(arguments=None):
     parser.add_argument("--m", type=numbers, default=list(TOKENS), help="tokens")
     parser.add_argument("--models", type=names, default=[each.name for each in MODELS])
     parser.add_argument("--entrants", type=names, default=list(ENTRANTS))
+    parser.add_argument("--products", type=names, default=list(PRODUCTS))
+    parser.add_argument("--again", action="store_true", help="cells that are there too")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no cell after these")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile")

@@ -4,6 +4,7 @@ checked here; ``execution.product`` runs the products."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ def moe_matmul(
     *,
     bias=None,
     combine: bool = False,
+    activation: str | None = None,
     backend: str = "auto",
     kernel: str | None = None,
     config=None,
@@ -110,11 +112,17 @@ def moe_matmul(
     combine: False: the result is [m, top_k, n]. True: [m, n], each token's rows times the routing's
         weights, added up in fp32 in the order of its experts, and rounded once: the same bits on
         every run.
+    activation: as in ``moe_mlp``: the result is [m, top_k, n / 2], activation(gate) * up of the
+        product's columns, gate's being before up's; products are rounded to x's type before, and
+        the result. Within the launch where the kernel can (n a multiple of 128; in "moe_wgmma" no
+        zero points).
     backend: as in ``matmul``.
-    kernel: "moe": one persistent launch, ragged over experts (compute capability 9.0; integers in
-        groups of 32, 64, 128, 256 or all of k, and FP4). "loop": ``matmul`` for one expert after
-        the other, for every format and GPU; it waits until the host knows the routing. None: a
-        kernel that takes the problem, else "loop".
+    kernel: "moe" and "moe_wgmma": one persistent launch, ragged over experts (compute capability
+        9.0; integers in groups of 32, 64, 128, 256 or all of k, and FP4), the second for many
+        tokens (k a multiple of 64, n of 8). "loop": ``matmul`` for one expert after the other, for
+        every format and GPU; it waits until the host knows the routing. None: "moe_wgmma" from 32
+        rows per expert on (a rule from counts, not measured), else "moe", if they take the
+        problem, else "loop".
     config: the kernel's configuration; default: the choice of ``explain(..., experts=, top_k=)``.
     stream, compiler, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.
@@ -130,10 +138,14 @@ def moe_matmul(
     check_choice("backend", backend, BACKENDS)
     if kernel is not None:
         check_choice("kernel", kernel, (*registry.names(EXPERTS), LOOP))
+    if activation is not None:
+        check_choice("activation", activation, ACTIVATIONS)
     _check_experts("experts", experts)
     view, problem, bias_view = _checked(x, experts, routing, bias, combine, batch_invariant)
+    problem = replace(problem, activation=activation)
     ordinal = _ordinal(view, experts)
-    if combine and not routing.complete:
+    behind = _behind_the_launch(problem, backend, kernel, ordinal)
+    if behind or (combine and not routing.complete):
         # a kernel counts all of a token's experts
         rows = moe_matmul(
             x,
@@ -147,7 +159,8 @@ def moe_matmul(
             workspace=workspace,
             batch_invariant=batch_invariant,
         )
-        return (_summed(rows, routing), thread.last) if return_info else _summed(rows, routing)
+        y = _activated(rows, activation) if behind else _summed(rows, routing)
+        return (y, thread.last) if return_info else y
     if backend != "reference" and (kernel == LOOP or _refused(problem, backend, kernel, ordinal)):
         y = _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
         return (y, thread.last) if return_info else y
@@ -160,7 +173,7 @@ def moe_matmul(
     y = outcome.results["c"]
     if view.on_host or plan.backend != "cuda":
         y = hand_back(y, view, None)
-    y = y if combine else y.reshape(problem.m, problem.top_k, problem.n)
+    y = y if combine else y.reshape(problem.m, problem.top_k, -1)
     return (y, outcome.info) if return_info else y
 
 
@@ -182,7 +195,8 @@ def moe_mlp(
         to 7, sigmoid of 1.702 gate, up + 1).
     options: of ``moe_matmul``, for both products: backend, kernel, stream, batch_invariant.
 
-    The products between are rounded to x's type, as is the activation of them, in fp32.
+    The products between are rounded to x's type, as is the activation of them, in fp32: in the
+    first product's launch, where its kernel can (``moe_matmul``).
     """
     check_choice("activation", activation, ACTIVATIONS)
     for name, each in (("gate_up", gate_up), ("down", down)):
@@ -192,8 +206,7 @@ def moe_mlp(
             f"gate_up has n={gate_up.n} columns, must be 2 x {down.k}: gate's and up's, of as many"
             " rows as down has"
         )
-    hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, **options)
-    hidden = _activated(hidden, activation)
+    hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, activation=activation, **options)
     return moe_matmul(hidden, down, routing, bias=down_bias, combine=True, **options)
 
 
@@ -257,24 +270,44 @@ def _ordinal(view: arrays.ArrayView, experts: PackedExperts) -> int | None:
     return ordinal
 
 
-def _refused(
+def _refusals(
     problem: ExpertsProblem, backend: str, kernel: str | None, ordinal: int | None
-) -> bool:
-    """Whether every kernel refuses the problem, or the device. CapabilityMissing, with what is
-    refused, if it is ``kernel``."""
+) -> tuple[str, ...]:
+    """What every kernel, or ``kernel``, refuses of the problem or the device; () if one takes
+    it."""
     on_gpu = backend in ("auto", "cuda") and driver.probe().usable
     device = driver.describe(ordinal or 0) if on_gpu else devices.MODEL
+    refusals: tuple[str, ...] = ()
     for each in registry.kernels(EXPERTS) if kernel is None else (registry.find_kernel(kernel),):
         refusals = each.takes.refusals(problem)
         if not has_instructions(each.name, device):
             refusals += (f"{device.name}, which is {device.arch} and not {each.min_arch}",)
         if not refusals:
-            return False
-        if kernel is not None:
-            raise CapabilityMissing(
-                f"kernel={kernel!r} does not take {', '.join(refusals)}: use {LOOP!r}"
-            )
-    return True
+            break
+    return refusals
+
+
+def _refused(
+    problem: ExpertsProblem, backend: str, kernel: str | None, ordinal: int | None
+) -> bool:
+    """Whether every kernel refuses the problem, or the device. CapabilityMissing, with what is
+    refused, if it is ``kernel``."""
+    refusals = _refusals(problem, backend, kernel, ordinal)
+    if refusals and kernel is not None:
+        raise CapabilityMissing(
+            f"kernel={kernel!r} does not take {', '.join(refusals)}: use {LOOP!r}"
+        )
+    return bool(refusals)
+
+
+def _behind_the_launch(
+    problem: ExpertsProblem, backend: str, kernel: str | None, ordinal: int | None
+) -> bool:
+    """Whether an activation is applied to the rows that a launch has left: those of the loop, and
+    of a kernel that does not activate them."""
+    if problem.activation is None or backend == "reference":
+        return False
+    return kernel == LOOP or bool(_refusals(problem, backend, kernel, ordinal))
 
 
 def _product(view, experts, routing, bias, problem, backend: str, ordinal: int | None) -> Product:
@@ -290,7 +323,8 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
 
     def reference() -> dict[str, np.ndarray]:
         x, b = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
-        return {"c": experts_product(x, experts.to(HOST), held, b, problem.combine)}
+        options = (problem.combine, problem.activation)
+        return {"c": experts_product(x, experts.to(HOST), held, b, *options)}
 
     return Product(
         problem,

@@ -43,12 +43,19 @@ def block_product(
 
 
 def experts_product(
-    x: np.ndarray, experts, routing, bias: np.ndarray | None, combine: bool
+    x: np.ndarray,
+    experts,
+    routing,
+    bias: np.ndarray | None,
+    combine: bool,
+    activation: str | None = None,
 ) -> np.ndarray:
-    """x [m, k] or [m, top_k, k] -> [pairs, n], or with ``combine`` [m, n], of its type: the float64
-    products of a mixture's experts, rounded once."""
-    from numba_marlin.reference.experts import moe_matmul
+    """x [m, k] or [m, top_k, k] -> [pairs, n], or with ``combine`` [m, n], with ``activation``
+    [pairs, n / 2], of its type: the float64 products of a mixture's experts, rounded once."""
+    from numba_marlin.reference.experts import activate, moe_matmul
 
     with np.errstate(over="ignore", invalid="ignore"):
         exact = moe_matmul(x, experts, routing, bias, combine=combine)
+        if activation is not None:
+            exact = activate(exact, activation)
         return round_to(exact.reshape(-1, exact.shape[-1]), x.dtype)

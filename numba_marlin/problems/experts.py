@@ -4,12 +4,14 @@
 
 A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k]; W [experts, k, n] quantised,
 as in ``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times
-weights. The routing (``formats.routing``) is an operand: sizes do not depend on it. ValueError,
+weights, or with ``activation`` [m top_k, n / 2], activation(gate) * up, gate's columns of W being
+before up's. The routing (``formats.routing``) is an operand: sizes do not depend on it. ValueError,
 naming the value and the rule, for impossible sizes and types.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,6 +39,8 @@ class ExpertsProblem(WeightProblem):
     combine: bool = False
     #: Whether all of a token's experts are there; if not, rows of the others are 0.
     complete: bool = True
+    #: Of ``reference.experts.ACTIVATIONS``, or None: C has every column of W's products.
+    activation: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +49,11 @@ class ExpertsProblem(WeightProblem):
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.top_k > self.experts and self.complete:
             raise ValueError(f"top_k={self.top_k} must be at most experts={self.experts}")
+        if self.activation is not None and (self.combine or self.n % 2):
+            raise ValueError(
+                f"activation={self.activation!r} must be without combine, and of gate's and up's"
+                f" columns, as many of each: n={self.n}"
+            )
 
     @property
     def pairs(self) -> int:
@@ -79,7 +88,7 @@ class ExpertsProblem(WeightProblem):
             "scales and zero points": touched * one["scales and zero points"],
             "activations": self.activation_bytes,
             "routing": self.routing_bytes,
-            "result": 2 * self.result_shapes["c"][0][0] * self.n,
+            "result": 2 * math.prod(self.result_shapes["c"][0]),
         }
 
     @property
@@ -97,7 +106,8 @@ class ExpertsProblem(WeightProblem):
 
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {"c": ((self.m if self.combine else self.pairs, self.n), self.dtype)}
+        columns = self.n if self.activation is None else self.n // 2
+        return {"c": ((self.m if self.combine else self.pairs, columns), self.dtype)}
 
     @property
     def zero_before(self) -> tuple[str, ...]:
@@ -111,6 +121,7 @@ class ExpertsProblem(WeightProblem):
             f" k={self.k}, n={self.n}, {weights}"
             + (", a row of x for each expert of a token" if self.x_of_pairs else "")
             + (", summed over a token's experts" if self.combine else "")
+            + (f", {self.activation} of gate and up" if self.activation else "")
         )
 
     @property
@@ -140,6 +151,7 @@ class ExpertsProblem(WeightProblem):
         x_of_pairs: bool = False,
         combine: bool = False,
         batch_invariant: bool = False,
+        activation: str | None = None,
     ) -> ExpertsProblem:
         """The problem of tokens of ``dtype`` routed so."""
         one = experts.facts[0]
@@ -161,4 +173,5 @@ class ExpertsProblem(WeightProblem):
             x_of_pairs,
             combine,
             routing.complete,
+            activation,
         )

@@ -124,6 +124,20 @@ def activate(gate_up: np.ndarray, activation: str = "silu", limit: float = 7.0) 
 ACTIVATIONS = ("silu", "swiglu-oai")
 
 
+def activated_bounds(
+    first: Bounds, activation: str = "silu", out_dtype: np.dtype | type | str = np.float16
+) -> Bounds:
+    """Of a gate's and an up's product, [..., 2 h], those of ``activate`` of it, [..., h]: of a
+    result that rounds gate, up and itself to ``out_dtype``."""
+    hidden = activate(first.product, activation)
+    gate, up = np.split(first.product, 2, axis=-1)
+    gate_error, up_error = np.split(first.rounded, 2, axis=-1)
+    up_size = np.abs(up) + (activation == "swiglu-oai")
+    error = 1.1 * gate_error * (up_size + up_error) + np.abs(gate) * up_error
+    error += 8 * UNIT_ROUNDOFF * (np.abs(gate) + gate_error) * (up_size + up_error)
+    return rounded_once(hidden, error, float_type(out_dtype).name)
+
+
 def moe_mlp(
     x: np.ndarray,
     gate_up: Experts,
@@ -156,13 +170,8 @@ def moe_mlp_bounds(
     ``out_dtype``. order: of the first product's sums; the second's may have any."""
     options: dict[str, Any] = {"method": method, "out_dtype": out_dtype}
     first = moe_bounds(x, gate_up, routing, gate_up_bias, order=order, **options)
-    hidden = activate(first.product, activation)
-    gate, up = np.split(first.product, 2, axis=-1)
-    gate_error, up_error = np.split(first.rounded, 2, axis=-1)
-    up_size = np.abs(up) + (activation == "swiglu-oai")
-    error = 1.1 * gate_error * (up_size + up_error) + np.abs(gate) * up_error
-    error += 8 * UNIT_ROUNDOFF * (np.abs(gate) + gate_error) * (up_size + up_error)
-    error = rounded_once(hidden, error, float_type(out_dtype).name).rounded
+    activated = activated_bounds(first, activation, out_dtype)
+    hidden, error = activated.product, activated.rounded
     size = moe_bounds(np.abs(hidden) + error, down, routing, down_bias, **options).accumulated
     weights = np.abs(routing.weights.astype(np.float64))[:, :, None]
     for expert in range(len(down)):

@@ -21,7 +21,7 @@ from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.problems import ExpertsProblem
-from numba_marlin.reference.experts import moe_bounds
+from numba_marlin.reference.experts import activated_bounds, moe_bounds
 from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
 from numba_marlin.testing.launches import TARGET, Prepared, rows_apart
@@ -50,8 +50,16 @@ class Layer:
             out_dtype=self.config.dtype,
         )
         n = self.experts.n
+        if self.config.gated:
+            found = activated_bounds(found, self.config.activation, self.config.dtype)
+            n //= 2
         each = (found.product, found.accumulated, found.rounded)
         return reference.Bounds(*(array.reshape(-1, n) for array in each))
+
+
+def scale_dtype_of(config) -> str:
+    """A configuration without a field for it has scales of x's type."""
+    return getattr(config, "scale_dtype", config.dtype)
 
 
 def ids_of(rng, m, experts, top_k):
@@ -66,7 +74,7 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
     dtype = config.dtype
     if config.block_scaled:
         kind = {1: "nvfp4", 2: "mxfp4"}[group]
-        packed = [
+        packed: list[Any] = [
             Fp4MarlinFormat().pack(
                 make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True), dtype
             )
@@ -83,14 +91,14 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
                 seed * 1000 + expert,
                 bits=config.bits,
                 zeros_kind=config.zeros,
-                scale_dtype=config.scale_dtype,
+                scale_dtype=scale_dtype_of(config),
             )
             for expert in range(config.experts)
         ]
         if integers:
             powers = [2.0 ** rng.integers(-1, 2, each.scales.shape) for each in weights]
             weights = [
-                replace(each, scales=round_to(scales, config.scale_dtype))
+                replace(each, scales=round_to(scales, scale_dtype_of(config)))
                 for each, scales in zip(weights, powers)
             ]
         packed = [marlin.pack(each) for each in weights]
@@ -119,6 +127,7 @@ def problem_of(given: Layer) -> ExpertsProblem:
         bias=config.bias,
         x_of_pairs=config.x_of_pairs,
         combine=config.combine,
+        activation=config.activation,
     )
 
 

@@ -36,6 +36,7 @@ QUIET = {
     "cp_async_commit_group": "closes a group",
     "cp_async_wait_group": "waits",
     "cp_async_wait_all": "waits",
+    "cp_async_mbarrier_arrive_noinc": "arrives when copies have landed",
     "setmaxnreg_inc": "registers change hands",
     "setmaxnreg_dec": "registers change hands",
     "bar_warp_sync": "waits",

@@ -1,16 +1,25 @@
 """Contract under test: ``nm.moe_matmul`` and ``nm.moe_mlp`` give the products that their arguments
 say, by the kernel or by the loop, of NumPy and of torch, and refuse what cannot be."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import reference
+from numba_marlin import heuristics, reference
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import round_to
+from numba_marlin.hardware import devices
+from numba_marlin.kernels.experts.moe import MoeConfig
+from numba_marlin.kernels.experts.moe_wgmma import MoeWgmmaConfig
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.reference.experts import activate, moe_bounds, moe_mlp, moe_mlp_bounds
 from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
+from tests.kernels.harness import cases
 
 pytest.importorskip("ml_dtypes")
 
@@ -39,8 +48,13 @@ def judged(y, allowed):
     assert report.ok, report
 
 
-@pytest.mark.parametrize("kernel", ("moe", "loop"))
-@pytest.mark.parametrize("combine", (False, True))
+@pytest.mark.parametrize(
+    "kernel, combine",
+    cases(
+        itertools.product(("moe", "moe_wgmma", "loop"), (False, True)),
+        lambda kernel, combine: kernel != "moe_wgmma" or not combine,
+    ),
+)
 def test_it_is_within_its_bounds(kernel, combine):
     y = nm.moe_matmul(X, EXPERTS, ROUTING, combine=combine, kernel=kernel, backend="emulator")
     if kernel == "loop" and combine:
@@ -50,7 +64,9 @@ def test_it_is_within_its_bounds(kernel, combine):
         exact = moe_bounds(X, EXPERTS, ROUTING, combine=True)
         assert (np.abs(y - exact.product) <= extra + exact.rounded).all()
     else:
-        judged(y, moe_bounds(X, EXPERTS, ROUTING, combine=combine, order="random"))
+        method = "weights" if kernel == "moe_wgmma" else None
+        options = {"combine": combine, "order": "random", "method": method}
+        judged(y, moe_bounds(X, EXPERTS, ROUTING, **options))
 
 
 @pytest.mark.thorough
@@ -129,20 +145,79 @@ def test_batch_invariant_bits_do_not_depend_on_other_tokens():
     assert np.array_equal(one[0], whole[3])
 
 
-@pytest.mark.parametrize("activation", ("silu", "swiglu-oai"))
-def test_the_whole_layer_is_within_its_bounds(activation):
-    gate_up, down = experts(K, 2 * 96, 10), experts(96, K, 20)
+# with 96 columns of gate no launch activates them: it is done behind it
+LAYERS = [("silu", 64, "moe_wgmma"), ("swiglu-oai", 64, "moe"), ("silu", 96, None)]
+LAYERS += [
+    pytest.param(*each, marks=pytest.mark.thorough)
+    for each in (
+        ("silu", 64, "moe"),
+        ("swiglu-oai", 64, "moe_wgmma"),
+        ("swiglu-oai", 96, None),
+        ("swiglu-oai", 64, "loop"),
+    )
+]
+
+
+@pytest.mark.parametrize("activation, width, kernel", LAYERS)
+def test_the_whole_layer_is_within_its_bounds(activation, width, kernel):
+    gate_up, down = experts(K, 2 * width, 10), experts(width, K, 20)
     x = (X * np.float16(4)).astype(np.float16)  # some beyond the limit
-    bias = RNG.standard_normal((E, 2 * 96)).astype(np.float16)
+    bias = RNG.standard_normal((E, 2 * width)).astype(np.float16)
     options = {"activation": activation, "gate_up_bias": bias}
-    y = nm.moe_mlp(x, gate_up, down, ROUTING, backend="emulator", **options)
-    allowed = moe_mlp_bounds(x, gate_up, down, ROUTING, method="sums", order="random", **options)
+    y = nm.moe_mlp(x, gate_up, down, ROUTING, backend="emulator", kernel=kernel, **options)
+    method = "weights" if kernel in ("moe_wgmma", "loop") else "sums"
+    allowed = moe_mlp_bounds(x, gate_up, down, ROUTING, method=method, order="random", **options)
     judged(y, allowed)
     assert np.allclose(allowed.product, moe_mlp(x, gate_up, down, ROUTING, **options))
     # a bound that is worth something: the layer's other activation is beyond it
     other = {"silu": "swiglu-oai", "swiglu-oai": "silu"}[activation]
     wrong = moe_mlp(x, gate_up, down, ROUTING, **options | {"activation": other})
     assert not reference.judged(round_to(wrong, "float16"), allowed).ok
+
+
+@pytest.mark.parametrize(
+    "kernel", cases((("moe",), ("moe_wgmma",)), lambda kernel: kernel == "moe")
+)
+def test_activated_in_the_launch_or_behind_it_is_the_same_but_for_exp(kernel):
+    """Gate and up are rounded before, in the launch too: what differs is an exp of 2 ulp."""
+    held = experts(K, 128, 10)
+    options = {"kernel": kernel, "backend": "emulator"}
+    y = nm.moe_matmul(X, held, ROUTING, activation="silu", **options)
+    rows = nm.moe_matmul(X, held, ROUTING, **options)
+    wanted = activate(rows.astype(np.float64), "silu")
+    assert (np.abs(y - wanted) <= 0.51 * np.spacing(np.abs(y)).astype(np.float64)).all()
+    exact = nm.moe_matmul(X, held, ROUTING, activation="silu", backend="reference")
+    assert exact.shape == y.shape == (M, 2, 64)
+
+
+def test_many_rows_of_an_expert_get_the_kernel_for_them():
+    """What a problem gets, and what of it that kernel cannot do."""
+    problem = ExpertsProblem(512, 256, 128, 128, experts=8, top_k=2)
+
+    def chosen(problem):
+        return heuristics.rank(problem, devices.MODEL)[0].config
+
+    assert type(chosen(problem)) is MoeWgmmaConfig
+    assert type(chosen(replace(problem, m=64))) is MoeConfig  # 16 rows
+    assert type(chosen(replace(problem, k=96))) is MoeConfig
+    assert type(chosen(replace(problem, batch_invariant=True))) is MoeConfig
+    heights = [chosen(replace(problem, m=m)).tile_m for m in (160, 512, 4096)]
+    assert heights == sorted(heights) and heights[0] < 128 <= heights[-1]
+    refused = find_kernel("moe_wgmma").takes.refusals(
+        replace(problem, k=96, scale_dtype="bfloat16")
+    )
+    assert [each.partition(",")[0] for each in refused] == [
+        "dtype=float16 with scale_dtype=bfloat16",
+        "k=96",
+    ]
+    with pytest.raises(CapabilityMissing, match="kernel='moe_wgmma' does not take k=96"):
+        held = experts(96, N)
+        nm.moe_matmul(X[:, :1].repeat(96, axis=1), held, ROUTING, kernel="moe_wgmma")
+    with pytest.raises(ValueError, match="config.activation=None must be .*activation=silu"):
+        config = chosen(problem)
+        nm.moe_matmul(X, experts(K, 128), ROUTING, activation="silu", config=config)
+    with pytest.raises(ValueError, match="activation='silu' must be without combine"):
+        nm.moe_matmul(X, EXPERTS, ROUTING, activation="silu", combine=True)
 
 
 def test_activations_are_those_of_the_models():
@@ -187,7 +262,7 @@ def test_torch_tensors_come_back_as_such():
         ({"experts": EXPERTS.taken(0, 3)}, ValueError, "routing has 4 experts, must be 3"),
         ({"routing": None}, TypeError, "routing is a NoneType, must be a Routing"),
         ({"bias": X[0, :8]}, ValueError, r"bias.shape=\(8,\) must be \(experts, n\)=\(4, 64\)"),
-        ({"kernel": "fast"}, ValueError, "kernel='fast' must be one of moe, loop"),
+        ({"kernel": "fast"}, ValueError, "kernel='fast' must be one of moe_wgmma, moe, loop"),
         ({"backend": "gpu"}, ValueError, "backend='gpu' must be one of auto"),
     ),
 )

@@ -15,9 +15,9 @@ from numba_marlin.emulator import (
 from numba_marlin.layout.tensor_map import TensorMap
 from tests.emulator import ptx_cases
 from tests.emulator.async_ptx import COMMIT, FENCE, SEEDS, WAIT_ALL, buffers, spin, start
-from tests.emulator.bulk_copy_programs import ONE, SHARED
+from tests.emulator.bulk_copy_programs import ONE, SHARED, s2g
 from tests.emulator.nvrtc import ptx_of
-from tests.emulator.ptx_cases import Machine, fails, frame, launch, words
+from tests.emulator.ptx_cases import Machine, fails, frame, launch, snippet, words
 
 COPY = """mad.lo.u32 %r51, %t, 16, %r50; mad.wide.u32 %rd1, %t, 16, %p0;
 cp.async.cg.shared.global [%r51], [%rd1], 16;
@@ -40,7 +40,7 @@ def racing(monkeypatch):
 @pytest.mark.parametrize(
     "arrivals, arrive",
     [
-        (32, "cp.async.mbarrier.arrive.noinc.shared.b64 [%r40];"),
+        (32, snippet("cp_async_mbarrier_arrive_noinc", "%r40")),
         (
             32,
             "cp.async.mbarrier.arrive.shared::cta.b64 [%r40];"
@@ -69,6 +69,21 @@ def test_the_arrival_stands_behind_copies_before_it_only():
     body = start(32) + SHARED + arrive + COPY + spin("W", "%r40", "0") + READ
     with pytest.raises(PendingCopyRead):
         launch(body, {"x": x, "y": y})
+
+
+def test_who_has_waited_for_the_arrival_can_fence_for_the_asynchronous_proxy():
+    """One warp copies, another one waits and passes the bytes on in bulk: with a fence in between,
+    not with one before the wait."""
+    x, y = words(128), np.zeros(128, np.uint32)
+    copy = COPY + snippet("cp_async_mbarrier_arrive_noinc", "%r40") + "\nbra.uni END;\n"
+    begin = start(32) + SHARED + "setp.gt.u32 %q3, %t, 31; @%q3 bra OTHER;\n" + copy + "OTHER:\n"
+    one = "setp.ne.u32 %q1, %t, 32; @%q1 bra END;\n"
+    end = one + s2g("%p1") + COMMIT + WAIT_ALL + "END:"
+    wait = spin("W", "%r40", "0")
+    launch(begin + wait + FENCE + end, {"x": x, "y": y}, block=64)
+    assert np.array_equal(x, y)
+    for hazard in (wait, FENCE + wait):
+        fails(ProxyHazard, begin + hazard + end, {"x": x, "y": y}, block=64)
 
 
 def test_arrivals_that_the_count_does_not_have_delay_the_phase():

@@ -35,6 +35,7 @@ ELSEWHERE = {
         "mbarrier_init mbarrier_inval mbarrier_arrive mbarrier_arrive_expect_tx mbarrier_expect_tx"
         " mbarrier_try_wait_parity mbarrier_test_wait_parity fence_mbarrier_init"
     ),
+    "test_counted_stores": "cp_async_mbarrier_arrive_noinc",
     "test_bulk_copy": (
         "cp_async_bulk_prefetch cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g"
         " cp_async_bulk_commit_group cp_async_bulk_wait_group cp_async_bulk_wait_group_read"

@@ -11,7 +11,8 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "26_experts"
 ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
-US = {"moe": 100.0, "loop": 250.0, "grouped": 300.0}
+US = {"moe": 100.0, "moe_wgmma": 125.0, "loop": 250.0, "grouped": 300.0, "humming": 200.0}
+CELLS = "| 64 | 7.5 | 100.0 | 125.0 | 250.0 | 300.0 | 200.0 |"
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
                 out.write(json.dumps(row) + "\n")
     run.report(SimpleNamespace())
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert page.count("| 64 | 7.5 | 100.0 | 250.0 | 300.0 |") == 2 * len(run.MODELS)
+    assert page.count(CELLS) == 2 * len(run.MODELS)
     # 7.5 experts of 2880 columns of 1440 bytes and 90 scales each, in 100 us
-    assert "| gpt-oss-120b down | 64 | 7.5 | 100.0 | 250.0 | 300.0 | 350 |" in page
+    assert f"| gpt-oss-120b down {CELLS} 350 |" in page
     assert "Not measured yet" not in page
 
 
@@ -51,6 +52,7 @@ def test_every_cell_has_configurations_and_an_expected_time(run, capsys):
     for _, _, problem in run.cells(run.MODELS, run.TOKENS):
         found = run.configurations(problem, sweep=True)
         assert found["moe"].batch in (8, 16) and len(set(found.values())) == len(found)
+        assert ("moe_wgmma" in found) == (problem.m * problem.top_k >= 8 * problem.experts)
         assert run.expected_us(problem) > 6
     run.main(["expect", "--m", "1,64"])
     assert capsys.readouterr().out.count(" us  ") == 2 * 2 * len(run.MODELS)
@@ -61,3 +63,18 @@ def test_a_token_touches_its_experts_and_many_touch_all(run):
     assert run.expected_touched(problem) == pytest.approx(problem.top_k)
     many = run.MODELS[0].products(4096)["down"]
     assert run.expected_touched(many) == pytest.approx(many.experts)
+
+
+def test_cells_that_are_there_are_skipped(run, tmp_path):
+    """Those with rows of every kernel of ours, of the same sources."""
+    (model, product, problem), other = list(run.cells(run.MODELS, [1024]))[:2]
+    environment = ENVIRONMENT | {"sources": "s"}
+    with run.RESULTS.open("w") as out:
+        for name in run.OURS:
+            config = run.configurations(problem, False)[name]
+            row = run.row_of(name, config, model.name, product, problem, 8, [9.0] * 3, environment)
+            out.write(json.dumps(row) + "\n")
+    there = run.kernels_of_cells({run.RESULTS, tmp_path / "none.jsonl"}, "s")
+    assert run.is_there(there, model, product, problem) and not run.is_there(there, *other)
+    there = run.kernels_of_cells({run.RESULTS}, "other")
+    assert not run.is_there(there, model, product, problem)

@@ -40,6 +40,26 @@ DOWN = replace(SMALL, combine=True, x_of_pairs=True)
 CONFIGURATIONS = {
     "of tokens": SMALL,
     "down": DOWN,
+    "silu": replace(SMALL, activation="silu"),
+    "swiglu-oai, bias, bfloat16, 24 rows": replace(
+        SMALL,
+        activation="swiglu-oai",
+        bias=True,
+        dtype="bfloat16",
+        scale_dtype="bfloat16",
+        batch=24,
+        warps_k=1,
+        warps_n=4,
+    ),
+    "silu, four owners, MXFP4": replace(
+        SMALL,
+        activation="silu",
+        codes="e2m1",
+        scale_dtype="e5m3",
+        warps_k=4,
+        warps_n=1,
+        stage_k=128,
+    ),
     "whole": replace(SMALL, whole=True, group_blocks=4),
     "16 rows, bfloat16, bias": replace(
         SMALL, batch=16, dtype="bfloat16", scale_dtype="bfloat16", bias=True, group_blocks=-1
@@ -59,7 +79,7 @@ CONFIGURATIONS = {
     ),
 }
 # of these every run has some: the others test the same in further types
-USUAL = ("of tokens", "down", "whole", "16 rows, bfloat16, bias", "MXFP4")
+USUAL = ("of tokens", "down", "silu", "whole", "16 rows, bfloat16, bias", "MXFP4")
 # [m, 2] of five experts
 ROUTINGS = {
     "one token": [[3, 1]],
@@ -81,7 +101,8 @@ def test_every_configuration_is_within_bounds(name):
     config = CONFIGURATIONS[name]
     k = {1: 112, 2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks]
     k *= 1 if config.ragged else 2
-    moe.check(layer(config, routed(config, 7), 200, k, seed=3), races=True)
+    n = 384 if config.gated else 200
+    moe.check(layer(config, routed(config, 7), n, k, seed=3), races=True)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -107,9 +128,13 @@ def test_a_launch_without_work_writes_nothing():
     assert np.isnan(moe.run(replace(given, routing=none), races=True)).all()
 
 
-@pytest.mark.parametrize("routing", ("first two", "every expert"))
-def test_no_schedule_finds_a_race_or_changes_a_bit(routing, thorough):
-    given_layer = layer(DOWN, ROUTINGS[routing], 136, 64)
+@pytest.mark.parametrize(
+    "config, routing",
+    ((DOWN, "first two"), (DOWN, "every expert"), (CONFIGURATIONS["silu"], "every expert")),
+    ids=("down, two experts", "down, all", "silu"),
+)
+def test_no_schedule_finds_a_race_or_changes_a_bit(config, routing, thorough):
+    given_layer = layer(config, ROUTINGS[routing], 128, 64)
     wanted = moe.run(given_layer)
 
     @settings(
@@ -156,6 +181,7 @@ def test_the_order_of_rows_in_a_list_changes_no_bit_of_whole_tiles():
     "change, match",
     (
         ({"experts": 0}, "experts=0 must be 1 to 1024"),
+        ({"activation": "silu", "combine": True}, "activation='silu' must be without combine"),
         ({"top_k": 9}, "top_k=9 must be 1 to experts=5"),
         ({"stages": 40}, "bytes of shared memory, must be at most"),
     ),

@@ -2,7 +2,9 @@
 that have landed.
 
 It happens as late as the ISA allows: when somebody asks for the phase. The copies that the arrival
-stands behind land then, whether or not the thread waits for them itself.
+stands behind land then, whether or not the thread waits for them itself. Who has waited for the
+phase has seen them: of its fences of the asynchronous proxy, the next is one for these bytes too
+(a reading of the memory model, causality order through proxy fences; no probe has asked hardware).
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-cp-async-mbarrier-arrive
 """
@@ -85,4 +87,5 @@ class CopyArrivals:
                 self.barriers.arrive(
                     part.ins, part.lanes, part.words, np.ones(part.words.shape, np.int64)
                 )
+                self.barriers.memory.proxy.announce(np.unique(part.lanes.warps).tolist())
         self.due = left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numba_marlin.kernels.experts.tables import GATED_STEP
 from numba_marlin.kernels.language.definition import TakesExperts
 
 TAKES = TakesExperts(
@@ -14,26 +15,14 @@ TAKES = TakesExperts(
     column_step=8,
     group_sizes=(-1, 32, 64, 128, 256),
     fp4_groups=(16, 32),
-)
-PARAMETERS = (
-    ("a", "u64"),
-    ("b", "u64"),
-    ("c", "u64"),
-    ("scales", "u64"),
-    ("zeros", "u64"),
-    ("factors", "u64"),
-    ("bias", "u64"),
-    ("partials", "u64"),
-    ("locks", "u64"),
-    ("pairs", "u64"),
-    ("offsets", "u64"),
-    ("weights", "u64"),
-    ("n", "i32"),
-    ("k", "i32"),
-    ("a_stride", "i32"),
+    activations=(None, "silu", "swiglu-oai"),
+    gated_step=GATED_STEP,
 )
 DIVISION = (
     "The rows of each expert are cut into blocks of rows, and those times columns are tiles; the"
     " tiles of all experts in a row are cut into equal stripes, one for each block, so that every"
     " block reads as many bytes however uneven the routing is."
 )
+# expert 1 has more than a tile's rows, 3 has none, 4 a single one
+IDS = ((1, 0), (0, 1), (1, 2), (1, 0), (2, 1), (1, 0), (0, 1), (1, 2), (1, 0), (1, 4))
+UNMEASURED = "no GPU has profiled it: experiments/26_experts times it"

@@ -24,12 +24,12 @@ from numba_marlin.kernels.hopper.schedule import schedule_verbs
 
 
 def load_verbs(lang, config, ring, copy_weights=None):
-    """-> namespace of two device functions and of a record. copy_weights: another way to copy a
+    """-> namespace of device functions and of a record. copy_weights: another way to copy a
     stage's weights than ``copy_boxes`` (experiments/03_tma compares some).
 
     ``fill_first(shared, place, item, plan, maps, sizes) -> (place, item)`` and ``fill_stages`` (the
     same) ``-> place``. place: the stage to be filled next, with the producer's parity. ``Maps``:
-    addresses of the tensor maps of what is copied.
+    addresses of the tensor maps of what is copied. ``filling_at(shared, place) -> Filling``.
     """
     ptx = lang.ptx
     cfg = lang.constants(config)
@@ -135,4 +135,6 @@ def load_verbs(lang, config, ring, copy_weights=None):
             item_steps_left -= 1
         return place
 
-    return lang.namespace("load", Maps=Maps, fill_first=fill_first, fill_stages=fill_stages)
+    return lang.namespace(
+        "load", Maps=Maps, filling_at=filling_at, fill_first=fill_first, fill_stages=fill_stages
+    )

@@ -29,12 +29,14 @@ from numba_marlin.kernels.language.tuples import for_each, map_each
 FIRST_BARRIER = 1
 
 
-def output_verbs(lang, config):
-    """-> namespace of device functions: combine, finish_columns, write_result, drain."""
+def output_verbs(lang, config, schedule=None):
+    """-> namespace of device functions: combine, finish_columns, write_result, drain, and
+    ``lay_down`` for those who store otherwise. schedule: other verbs than those of ``schedule``."""
     cuda, ptx = lang.cuda, lang.ptx
     uint32, uint64 = lang.uint32, lang.uint64
     cfg = lang.constants(config)
-    schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
+    schedule = schedule or schedule_verbs(lang, config)
+    columns = column_verbs(lang, config)
     pair_of, finish = columns.pair_of, columns.finish_quads(config.accumulators)
     zeros = ptx.zero_f32(width=config.accumulators)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
@@ -225,8 +227,24 @@ def output_verbs(lang, config):
         if not cfg.finishes_columns:
             return acc
         tile = schedule.tile_of(item, plan)
-        first = tile.column_first + thread.panel * 64 + thread.first_strip * 16
+        first = schedule.panel_column(tile, thread.panel) + thread.first_strip * 16
         return finish_strips(acc, result, first, thread.lane // 4, sizes.n)
+
+    @lang.device
+    def box_of(shared, thread):
+        """Where a warp's columns of the tile of C are laid down in shared memory."""
+        warp = thread.warpgroup * 4 + thread.number // 32
+        return shared.base + cfg.result_at + warp * cfg.result_warp_bytes
+
+    @lang.device
+    def lay_down(acc, box, lane):
+        """The warp's columns of the tile, transposed, rounded, and swizzled."""
+        # Lane i has the address of row i % 8 of matrix i // 8: matrices 0 and 1 are rows 0 to 7,
+        # chunks 0 and 1; 2 and 3 are rows 8 to 15. The next 16 rows have the same swizzle. (TMA
+        # swizzles by address. It agrees, as boxes begin at multiples of its pattern: ``shared``.)
+        row = lane // 16 * 8 + lane % 8
+        swizzle = row // cfg.line_rows % (2 * cfg.strips)
+        store_strips(acc, Target(box + row * cfg.result_row_bytes, lane // 8 % 2, swizzle))
 
     @lang.device
     def write_result(acc, shared, result, item, plan, thread):
@@ -234,17 +252,11 @@ def output_verbs(lang, config):
         to C, clipped at the matrix's edges. Before: lane 0, which issued the warp's last tensor
         store, waits until that has read the same memory, and tells the others."""
         tile, lane = schedule.tile_of(item, plan), thread.lane
-        warp = thread.warpgroup * 4 + thread.number // 32
-        box = shared.base + cfg.result_at + warp * cfg.result_warp_bytes
+        box = box_of(shared, thread)
         if lane == 0:
             wait_for_store()
         ptx.bar_warp_sync(ALL_LANES)
-        # Lane i has the address of row i % 8 of matrix i // 8: matrices 0 and 1 are rows 0 to 7,
-        # chunks 0 and 1; 2 and 3 are rows 8 to 15. The next 16 rows have the same swizzle. (TMA
-        # swizzles by address. It agrees, as boxes begin at multiples of its pattern: ``shared``.)
-        row = lane // 16 * 8 + lane % 8
-        swizzle = row // cfg.line_rows % (2 * cfg.strips)
-        store_strips(acc, Target(box + row * cfg.result_row_bytes, lane // 8 % 2, swizzle))
+        lay_down(acc, box, lane)
         ptx.fence_proxy_async_shared()
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
@@ -263,6 +275,8 @@ def output_verbs(lang, config):
         "output",
         combine=combine,
         finish_columns=finish_columns,
+        box_of=box_of,
+        lay_down=lay_down,
         write_result=write_result,
         drain=drain,
     )

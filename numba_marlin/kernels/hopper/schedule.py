@@ -57,10 +57,15 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def plan_of(sizes):
-        team = own_team()
-        steps = (sizes.k + (cfg.stage_k - 1)) // cfg.stage_k
-        m_tiles = (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m
-        n_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
+        return plan_of_tiles(
+            own_team(),
+            (sizes.k + (cfg.stage_k - 1)) // cfg.stage_k,
+            (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m,
+            (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n,
+        )
+
+    @lang.device
+    def plan_of_tiles(team, steps, m_tiles, n_tiles):
         tiles = m_tiles * n_tiles
         waves, left = tiles // team.teams, tiles % team.teams
         if not cfg.split:
@@ -95,6 +100,11 @@ def schedule_verbs(lang, config):
         return Tile(row_first, column_first)
 
     @lang.device
+    def panel_column(tile, panel):
+        """The first column, of the matrix, of a panel of a tile."""
+        return tile.column_first + panel * 64
+
+    @lang.device
     def shared_number(item, plan):
         """The number of a tile among those that stripes share."""
         return item.tile - plan.waves * uint32(cuda.gridDim.x)
@@ -108,10 +118,14 @@ def schedule_verbs(lang, config):
         "schedule",
         Sizes=Sizes,
         WorkItem=WorkItem,
+        Plan=Plan,
+        own_team=own_team,
         plan_of=plan_of,
+        plan_of_tiles=plan_of_tiles,
         first_item=first_item,
         next_item=next_item,
         tile_of=tile_of,
+        panel_column=panel_column,
         shared_number=shared_number,
         sharers_of=sharers_of,
         rank_in_team=rank_in_team,

@@ -99,6 +99,15 @@ class TakesExperts(Takes):
 
     #: Most of a mixture, and most of a token: tables of them lie in shared memory.
     experts: int = 1024
+    #: What k must be a multiple of.
+    k_step: int = 16
+    #: Kinds of zero points that a weight with one scale per column may have.
+    zeros_of_columns: tuple[str | None, ...] = (None, "integer", "float16")
+    #: Of gate and up (``reference.experts.ACTIVATIONS``).
+    activations: tuple[str | None, ...] = (None,)
+    #: With an activation, what n must be a multiple of, and the kinds of zero points.
+    gated_step: int = 128
+    zeros_of_gated: tuple[str | None, ...] = (None, "integer", "float16")
 
     def refusals(self, problem: Problem) -> tuple[str, ...]:
         found = super().refusals(problem)
@@ -107,7 +116,28 @@ class TakesExperts(Takes):
                 if getattr(problem, name) > min(self.experts, problem.experts):
                     most = f"{self.experts} experts and as many of a token"
                     found += (f"{name}={getattr(problem, name)}, of at most {most}",)
+            found += self._of_sizes(problem)
+            if problem.activation is not None:
+                found += self._of_gated(problem)
         return found
+
+    def _of_sizes(self, problem: Problem) -> tuple[str, ...]:
+        found = []
+        if problem.k % self.k_step:
+            found.append(f"k={problem.k}, which must be a multiple of {self.k_step}")
+        if problem.group_size == -1 and problem.zeros not in self.zeros_of_columns:
+            found.append(f"zeros={problem.zeros!r} without groups")
+        return tuple(found)
+
+    def _of_gated(self, problem: Problem) -> tuple[str, ...]:
+        found, gated = [], f"activation={problem.activation!r}"
+        if problem.activation not in self.activations:
+            found.append(gated)
+        if problem.n % self.gated_step:
+            found.append(f"{gated} with n={problem.n}, not a multiple of {self.gated_step}")
+        if problem.zeros not in self.zeros_of_gated:
+            found.append(f"{gated} with zeros={problem.zeros!r}")
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,9 +215,14 @@ class WgmmaConfig(SharedMemory):
         return self.tile_m // 2
 
     @property
+    def producer_registers(self):
+        """What the producer's threads keep."""
+        return PRODUCER_REGISTERS
+
+    @property
     def consumer_registers(self):
         """Registers a consumer's thread may have when the producer's threads have given up all but
-        PRODUCER_REGISTERS. ``launched``, a multiple of setmaxnreg's step, is what every thread
+        ``producer_registers``. ``launched``, a multiple of setmaxnreg's step, is what every thread
         begins with: the kernel declares how many threads a block has (.maxntid, ``compiler``), and
         of a kernel with setmaxnreg ptxas then gives each its share of the SM's 65536.
 
@@ -231,7 +236,7 @@ class WgmmaConfig(SharedMemory):
         calls that a broken promise, and ``choose`` has no such configuration."""
         step, most = SETMAXNREG_STEP, THREAD_REGISTERS // SETMAXNREG_STEP * SETMAXNREG_STEP
         launched = min(most, HOPPER.registers_per_sm // self.threads // step * step)
-        gained = (launched - PRODUCER_REGISTERS) // self.consumer_warpgroups // step * step
+        gained = (launched - self.producer_registers) // self.consumer_warpgroups // step * step
         return None if launched >= most else launched + gained
 
     @property

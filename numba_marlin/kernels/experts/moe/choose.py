@@ -11,13 +11,9 @@ from __future__ import annotations
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.experts.choice import MANY_ROWS, check_mixture, configured, of_sums
 from numba_marlin.kernels.experts.moe.config import MoeConfig
-from numba_marlin.kernels.language.choice import (
-    Description,
-    check_groups,
-    check_types,
-    with_stages_that_fit,
-)
+from numba_marlin.kernels.language.choice import Description
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.problems.experts import ExpertsProblem
 
@@ -29,60 +25,24 @@ ARRANGEMENTS = (
 INVARIANT = (8, 1, 8, 256, 11)  # whole tiles: batch, warps_n, warps_k, stage_k, stages
 
 
-def configuration(
-    *,
-    m: int,
-    n: int,
-    k: int,
-    experts: int,
-    top_k: int,
-    group_size: int,
-    batch_invariant: bool = False,
-    **types,
-) -> MoeConfig:
-    """types: further fields of MoeConfig: dtype, scale_dtype, bits, zeros, codes, bias, x_of_pairs,
-    combine."""
-    rows = m * top_k / experts
+def configurations(problem: ExpertsProblem, device: Device) -> list[MoeConfig]:
+    rows, whole = problem.rows_per_expert, problem.batch_invariant
     batch, warps_n, warps_k, stage_k, stages = (
         INVARIANT
-        if batch_invariant
+        if whole
         else next(rest for most, *rest in ARRANGEMENTS if most is None or rows <= most)
     )
-    found = with_stages_that_fit(
+    found = configured(
         MoeConfig,
+        problem,
         stages,
-        2,
         batch=batch,
         warps_n=warps_n,
         warps_k=warps_k,
         stage_k=stage_k,
         resident=1,
-        whole=batch_invariant,
-        ragged=bool(k % stage_k or n % (COLUMNS * warps_n)),
-        group_blocks=-1 if group_size == -1 else group_size // 16,
-        experts=experts,
-        top_k=top_k,
-        **types,
-    )
-    if found is None:
-        raise ValueError(f"no stages fit into shared memory for {experts} experts")
-    return found
-
-
-OF_MIXTURE = ("experts", "top_k", "x_of_pairs", "combine")  # fields that a configuration has too
-TYPES = ("dtype", "scale_dtype", "bits", "zeros", "codes", "bias", "x_of_pairs", "combine")
-
-
-def configurations(problem: ExpertsProblem, device: Device) -> list[MoeConfig]:
-    found = configuration(
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        experts=problem.experts,
-        top_k=problem.top_k,
-        group_size=problem.group_size,
-        batch_invariant=problem.batch_invariant,
-        **{name: getattr(problem, name) for name in TYPES},
+        whole=whole,
+        ragged=bool(problem.k % stage_k or problem.n % (COLUMNS * warps_n)),
     )
     return [found]
 
@@ -104,24 +64,14 @@ def described(problem: ExpertsProblem, config: MoeConfig, device: Device) -> Des
         ),
         f"a ring of {config.stages} stages of {config.stage_bytes / 1024:g} KiB",
     ]
-    if problem.combine:
-        reasons.append(
-            f"the last of a token's {problem.top_k} experts to come adds up its rows, in their"
-            " order: no launch of its own, and the same bits on every run"
-        )
+    reasons += of_sums(problem)
     tiles = {"n": ceil_div(problem.n, config.columns)}
-    return Description(None, tuple(reasons), {"most_row_blocks": most, "tiles": tiles})
+    work = {"most_row_blocks": most, "tiles": tiles}
+    return Description(None, tuple(reasons), work, leads=rows < MANY_ROWS)
 
 
 def check(config: MoeConfig, problem: ExpertsProblem) -> None:
-    check_types(config, problem)
-    check_groups(config, problem)
-    for name in OF_MIXTURE:
-        if getattr(config, name) != getattr(problem, name):
-            raise ValueError(
-                f"config.{name}={getattr(config, name)} must be the problem's"
-                f" {name}={getattr(problem, name)}"
-            )
+    check_mixture(config, problem)
     uneven = problem.k % config.stage_k or problem.n % config.columns
     if uneven and not config.ragged:
         raise ValueError(

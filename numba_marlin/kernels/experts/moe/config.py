@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 
-from numba_marlin.hardware.limits import WARP_LANES
 from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.experts.tables import GATED_STEP, RoutedConfig
 from numba_marlin.kernels.language.definition import ceil_div
-
-MOST_EXPERTS = 1024
-WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
-class MoeConfig(DecodeConfig):
+class MoeConfig(RoutedConfig, DecodeConfig):
     """``batch``: most rows of a tile, all of one expert."""
 
     #: experts whose weights are in b
@@ -22,50 +19,28 @@ class MoeConfig(DecodeConfig):
     x_of_pairs: bool = False
     #: c has a row for each token: the sum over its experts, times their weights; not for each pair
     combine: bool = False
+    #: None, or of ``reference.experts.ACTIVATIONS``: c has n / 2 columns, activation(gate) * up
+    activation: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        if not 1 <= self.experts <= MOST_EXPERTS:
-            raise ValueError(f"experts={self.experts} must be 1 to {MOST_EXPERTS}")
-        if not 1 <= self.top_k <= self.experts:
-            raise ValueError(f"top_k={self.top_k} must be 1 to experts={self.experts}")
-
-    # ---- shared memory: two tables behind the barriers of decode
+        self.check_experts()
 
     @property
-    def table_at(self):
-        """Row blocks of the experts before each: [experts + 1] words."""
+    def block_rows(self):
+        return self.batch
+
+    # ---- shared memory: the tables behind the barriers of decode
+
+    @property
+    def tables_at(self):
         return super().shared_bytes
 
     @property
-    def offsets_at(self):
-        """Pairs of the experts before each: [experts + 1] words."""
-        return self.table_at + WORD_BYTES * (self.experts + 1)
-
-    @property
     def shared_bytes(self):
-        return self.offsets_at + WORD_BYTES * (self.experts + 1)
-
-    @property
-    def experts_per_lane(self):
-        """Experts whose row blocks a lane counts, one after the other."""
-        return ceil_div(self.experts, WARP_LANES)
-
-    @property
-    def search_steps(self):
-        """Halvings until one expert is left."""
-        return (self.experts - 1).bit_length()
+        return self.tables_end
 
     # ---- launch. m: tokens
-
-    def pairs_of(self, m):
-        return m * self.top_k
-
-    def most_row_blocks(self, m):
-        """Row blocks of the worst routing: every expert that has a pair may have a short block."""
-        pairs = self.pairs_of(m)
-        short = min(self.experts, pairs)
-        return short + (pairs - short) // self.batch
 
     def steps(self, m, n, k):
         """Steps of a launch, at most: the routing says how many there are."""
@@ -74,6 +49,7 @@ class MoeConfig(DecodeConfig):
 
     def grid(self, m, n, k, sms):
         """(blocks, 1, 1): no more than the most steps."""
+        self.check_columns(n)
         blocks = min(sms * self.blocks_per_sm, self.steps(m, n, k))
         if self.steps(m, n, k) + blocks > 2**32:
             raise ValueError(
@@ -87,11 +63,20 @@ class MoeConfig(DecodeConfig):
         """Warps that finish columns of a tile: the first of the consumers."""
         return self.warps_n * self.owners
 
+    @property
+    def lock_bytes(self):
+        """Of the locks of tiles that a block shares."""
+        return 4 * self.consumers
+
     def workspace_bytes(self, m, n, k, sms):
-        """(partial results of shared tiles and, with ``combine``, each pair's result in fp32;
-        locks: those of shared tiles and, with ``combine``, a counter for each token, tile of
-        columns and owner warp)."""
+        """(partial results of shared tiles and, with ``combine`` or ``activation``, each pair's
+        result in fp32; locks: those of shared tiles and, with ``combine``, a counter for each
+        token, tile of columns and owner warp, with ``activation`` for each pair, which may begin a
+        row block, 64 columns of gate and their owner warp)."""
         partials, locks = super().workspace_bytes(m, n, k, sms)
+        if self.gated:
+            partials += self.pairs_of(m) * n * 4
+            locks += self.pairs_of(m) * (n // GATED_STEP) * self.owners * 4
         if self.combine:
             partials += self.pairs_of(m) * n * 4
             locks += m * ceil_div(n, self.columns) * self.owner_warps * 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from numba_marlin.kernels.experts.about import DIVISION, PARAMETERS, TAKES
+from numba_marlin.kernels.experts.about import DIVISION, IDS, TAKES, UNMEASURED
 from numba_marlin.kernels.experts.moe import choose
 from numba_marlin.kernels.experts.moe.config import MoeConfig
 from numba_marlin.kernels.experts.moe.kernel import make
@@ -31,15 +31,29 @@ SMALL = MoeConfig(
     group_blocks=2,
     ragged=True,
 )
-# expert 1 has more than a tile's rows, 3 has none, 4 a single one
-IDS = ((1, 0), (0, 1), (1, 2), (1, 0), (2, 1), (1, 0), (0, 1), (1, 2), (1, 0), (1, 4))
 
 KERNEL = KernelDefinition(
     name="moe",
     summary="experts of a mixture: decode's main loop, ragged over experts in one launch",
-    rung=10,
+    rung=20,
     config_type=MoeConfig,
-    parameters=PARAMETERS,
+    parameters=(
+        ("a", "u64"),
+        ("b", "u64"),
+        ("c", "u64"),
+        ("scales", "u64"),
+        ("zeros", "u64"),
+        ("factors", "u64"),
+        ("bias", "u64"),
+        ("partials", "u64"),
+        ("locks", "u64"),
+        ("pairs", "u64"),
+        ("offsets", "u64"),
+        ("weights", "u64"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("a_stride", "i32"),
+    ),
     make=make,
     threads=lambda config: config.threads,
     shared_bytes=lambda config: config.shared_bytes,
@@ -121,7 +135,7 @@ KERNEL = KernelDefinition(
             ),
             profile=(16, 4096, 2048),
         ),
-        unmeasured="no GPU has profiled it: experiments/26_experts times it",
+        unmeasured=UNMEASURED,
         trials=(
             Trial(
                 config=replace(SMALL, combine=True, x_of_pairs=True),

@@ -8,7 +8,7 @@ copy would be a round trip to L1 that the lane waits for, as many as 32 for each
 
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.load import copy_verbs
-from numba_marlin.kernels.experts.moe.config import WORD_BYTES
+from numba_marlin.kernels.experts.tables import WORD_BYTES
 
 
 def load_verbs(lang, config, ring, schedule):

@@ -1,16 +1,10 @@
 """Which block computes what in ``moe``: stream-K over the tiles of all experts.
 
-The rows of an expert are its pairs, ``pairs[offsets[e]]`` up to ``pairs[offsets[e + 1]]`` without
-it. They are cut into *row blocks* of ``batch``, the last of which may be shorter; no row is padded,
-and an expert without pairs has none. A tile is a row block by ``64 warps_n`` columns, with all of k
+A tile is a row block of an expert (``experts.tables``) by ``64 warps_n`` columns, with all of k
 (``decode.schedule``: steps, positions, stripes, items, sharers). Tiles are numbered expert by
 expert; those of an expert column by column, and in a column the row blocks follow each other, so
 that blocks which read the same weights do so at about the same time, and most find them in L2.
-
-How many tiles there are only the routing says, which is in device memory. So every block first
-adds up the experts' row blocks (``count_row_blocks``, one warp, a lane for each few experts) into a
-table in shared memory, and finds the expert of a tile by halving it. With fewer steps than blocks
-the last blocks have nothing to do.
+With fewer steps than blocks the last blocks have nothing to do.
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions, and records as in ``decode``,
 with other fields:
@@ -21,10 +15,9 @@ with other fields:
 ``Step``    n_tile and x_rows of its tile, and k_step
 """
 
-from numba_marlin.hardware.limits import WARP_LANES
 from numba_marlin.kernels.decode import schedule as decode
 from numba_marlin.kernels.decode.config import COLUMNS
-from numba_marlin.kernels.experts.moe.config import WORD_BYTES
+from numba_marlin.kernels.experts.tables import WORD_BYTES, table_verbs
 from numba_marlin.kernels.language.stripes import stripe_verbs
 
 
@@ -32,7 +25,7 @@ def schedule_verbs(lang, config):
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     cfg = lang.constants(config)
     stripes = stripe_verbs(lang)
-    of_matrix = decode.schedule_verbs(lang, config)
+    of_matrix, tables = decode.schedule_verbs(lang, config), table_verbs(lang, config)
     Sizes = lang.record(
         "MoeSizes", "n k a_stride n_packed k_steps n_tiles row_blocks blocks table offsets"
     )
@@ -41,41 +34,6 @@ def schedule_verbs(lang, config):
     WorkItem = lang.record("MoeWorkItem", "tile first_k_step steps")
     Sharers = lang.record("Sharers", "top bottom")
     Step = lang.record("MoeStep", "n_tile x_rows k_step")
-
-    @lang.device
-    def row_blocks_of(pairs):
-        return (pairs + (cfg.batch - 1)) // cfg.batch
-
-    @lang.device
-    def count_row_blocks(offsets, table, shared_offsets, lane):
-        """One warp: offsets, [experts + 1] in global memory, to shared memory, and there the table
-        of how many row blocks are before each expert's."""
-        counts = cuda.local.array(cfg.experts_per_lane, uint32)
-        first = lane * cfg.experts_per_lane
-        own = 0
-        for i in range(cfg.experts_per_lane):
-            counts[i] = 0
-            expert = first + i
-            if expert < cfg.experts:
-                begin = ptx.ld_global_b32(offsets + WORD_BYTES * expert)
-                end = ptx.ld_global_b32(offsets + WORD_BYTES * (expert + 1))
-                ptx.st_shared_b32(shared_offsets + WORD_BYTES * (expert + 1), end)
-                counts[i] = row_blocks_of(end - begin)
-                own += counts[i]
-        through = own  # sum of this lane's and all before it
-        for i in range(5):
-            other = ptx.shfl_sync_idx(through, (lane - (1 << i)) % WARP_LANES)
-            if lane >= 1 << i:
-                through += other
-        before = through - own
-        for i in range(cfg.experts_per_lane):
-            expert = first + i
-            before += counts[i]
-            if expert < cfg.experts:
-                ptx.st_shared_b32(table + WORD_BYTES * (expert + 1), before)
-        if lane == 0:
-            ptx.st_shared_b32(table, 0)
-            ptx.st_shared_b32(shared_offsets, 0)
 
     @lang.device
     def sizes_of(n, k, a_stride, table, offsets):
@@ -114,24 +72,11 @@ def schedule_verbs(lang, config):
         return Stripe(begin, end)
 
     @lang.device
-    def expert_of(row_block, sizes):
-        """The expert of a row block: the last one with no more than so many before it. (Those after
-        it with as many have none; one with as many before it has none either.)"""
-        low, high = 0, cfg.experts
-        for _ in range(cfg.search_steps):
-            middle = (low + high) // 2
-            if ptx.ld_shared_b32(sizes.table + WORD_BYTES * middle) <= row_block:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    @lang.device
     def item_at(position, end, sizes):
         """What a block does of the tile at ``position``, its stripe ending at ``end``."""
         tile = position // sizes.k_steps
         first_k_step = position - tile * sizes.k_steps
-        expert = expert_of(tile // sizes.n_tiles, sizes)
+        expert = tables.expert_of(tile // sizes.n_tiles, sizes.table)
         before = ptx.ld_shared_b32(sizes.table + WORD_BYTES * expert)
         row_blocks = ptx.ld_shared_b32(sizes.table + WORD_BYTES * (expert + 1)) - before
         tile_of_expert = tile - before * sizes.n_tiles
@@ -166,7 +111,7 @@ def schedule_verbs(lang, config):
 
     return lang.namespace(
         "schedule",
-        count_row_blocks=count_row_blocks,
+        count_row_blocks=tables.count_row_blocks,
         sizes_of=sizes_of,
         stripe_of=stripe_of,
         item_at=item_at,

@@ -1,0 +1,58 @@
+"""What choosers of kernels for experts share. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_marlin.kernels.language.choice import (
+    check_groups,
+    check_types,
+    group_blocks_of,
+    types_of,
+    with_stages_that_fit,
+)
+from numba_marlin.problems.experts import ExpertsProblem
+
+MANY_ROWS = 32
+"""Of an expert, if the routing is even, from which on the kernel for many leads (counted, **not
+measured**): the one for few then dequantises every weight twice, 16 rows at a time, and the dense
+kernels of both kinds cross at about 16 rows (experiments/18_ladder)."""
+
+# fields of a problem that a configuration has too, besides its types
+OF_MIXTURE = ("experts", "top_k", "x_of_pairs", "combine", "activation")
+
+
+def configured(config_type: type, problem: ExpertsProblem, stages: int, **settings) -> Any:
+    """A configuration for ``problem``, with ``stages`` at most; ValueError if not even two fit."""
+    mixture = {name: getattr(problem, name) for name in OF_MIXTURE}
+    fields = types_of(config_type, problem) | mixture | settings
+    found = with_stages_that_fit(
+        config_type, stages, 2, group_blocks=group_blocks_of(problem), **fields
+    )
+    if found is None:
+        raise ValueError(f"no stages fit into shared memory for {problem.experts} experts")
+    return found
+
+
+def check_mixture(config: Any, problem: ExpertsProblem) -> None:
+    """ValueError unless ``config`` was made for the problem's types, groups and mixture."""
+    check_types(config, problem)
+    check_groups(config, problem)
+    for name in OF_MIXTURE:
+        if getattr(config, name) != getattr(problem, name):
+            raise ValueError(
+                f"config.{name}={getattr(config, name)} must be the problem's"
+                f" {name}={getattr(problem, name)}"
+            )
+
+
+def of_sums(problem: ExpertsProblem) -> tuple[str, ...]:
+    """What is to be said of what follows the products, a sentence each."""
+    if problem.combine:
+        return (
+            f"the last of a token's {problem.top_k} experts to come adds up its rows, in their"
+            " order: no launch of its own, and the same bits on every run",
+        )
+    if problem.activation is not None:
+        return (f"gate and up become {problem.activation} of them before they are written",)
+    return ()

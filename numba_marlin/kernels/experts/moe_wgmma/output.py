@@ -1,0 +1,267 @@
+"""The epilogue of ``moe_wgmma``: rows of a tile go to the pairs that they belong to.
+
+``output_verbs(lang, config, schedule)`` -> namespace of device functions: those of
+``hopper.output`` (blocks that share a tile, factors and bias of columns), and ``write``, the way in
+which a complete tile leaves:
+
+- ``scatter``: rounded, transposed through shared memory as in ``hopper.output``, each warp its own
+  columns; then 16 bytes a lane to c [pairs, n], row ``pair``.
+- ``activate``: the same with gate and up laid down by two warps of a warpgroup, ``half_panels``
+  apart; both then read both, every other row, and store activation(gate) * up to c [pairs, n / 2].
+- ``combine``: fp32, from the accumulators to ``sums``, to be added up by who comes last
+  (``experts.sums``).
+
+A *turn*: rows that a warp's lanes store together, 16 bytes each.
+"""
+
+from numba_marlin.hardware.limits import ALL_LANES, WARP_LANES
+from numba_marlin.kernels.experts.activation import activation_verbs
+from numba_marlin.kernels.experts.sums import sum_verbs
+from numba_marlin.kernels.experts.tables import WORD_BYTES
+from numba_marlin.kernels.hopper import output as hopper
+from numba_marlin.kernels.hopper.output import FIRST_BARRIER
+from numba_marlin.kernels.hopper.shared import WARPGROUP
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.language.tuples import numbered_each
+
+MOST_SUMMED, VALUES_IN_FLIGHT = 8, 32  # tokens, and numbers of them, that a lane asks for at a time
+
+
+def output_verbs(lang, config, schedule):
+    cuda, ptx = lang.cuda, lang.ptx
+    uint32, uint64 = lang.uint32, lang.uint64
+    cfg = lang.constants(config)
+    of_tile = hopper.output_verbs(lang, config, schedule)
+    chunks = 2 * config.strips  # of 16 bytes, in a row of a warp's columns
+    rows_per_turn = WARP_LANES // chunks
+    turns = config.tile_m // rows_per_turn
+    groups = ceil_div(config.tile_m, WARP_LANES)  # of rows, one for each lane
+    lane_turns = ceil_div(config.warp_columns, WARP_LANES)
+    at_once = max(1, min(MOST_SUMMED, VALUES_IN_FLIGHT // (config.top_k * lane_turns)))
+    sums = sum_verbs(lang, config, config.warp_columns, at_once)
+
+    # In global memory: what the epilogue reads and writes. column_scales, bias: of one expert
+    Result = lang.record("MoeResult", "c column_scales bias partials locks pairs weights")
+    # of a row of fp32: where it begins in ``sums``, and which lane asks for which pair
+    Leaving = lang.record("Leaving", "sums column pairs rows lane n")
+
+    @lang.device
+    def pair_at(result, tile, row):
+        """0 for a row that the tile does not have."""
+        pair = 0
+        if row < tile.rows:
+            pair = ptx.ld_global_b32(result.pairs + uint64(tile.row_first + row) * WORD_BYTES)
+        return pair
+
+    @lang.device
+    def find_pairs(pairs, result, tile, lane):
+        """Of a lane's rows. Before anything else: all loads are in flight at once."""
+        for turn in range(turns):
+            pairs[turn] = pair_at(result, tile, turn * rows_per_turn + lane // chunks)
+
+    @lang.device
+    def chunk_at(box, row, chunk):
+        """As ``hopper.output.lay_down`` has put it."""
+        swizzled = chunk ^ row // cfg.line_rows % chunks
+        return box + row * cfg.result_row_bytes + swizzled * 16
+
+    @lang.device
+    def first_column(tile, thread):
+        return schedule.panel_column(tile, thread.panel) + thread.first_strip * 16
+
+    # ---- rows of 16 bits ----
+
+    @lang.device
+    def scatter(acc, shared, result, tile, thread, sizes):
+        pairs = cuda.local.array(turns, uint32)
+        find_pairs(pairs, result, tile, thread.lane)
+        box = of_tile.box_of(shared, thread)
+        ptx.bar_warp_sync(ALL_LANES)  # all lanes have read the tile before
+        of_tile.lay_down(acc, box, thread.lane)
+        ptx.bar_warp_sync(ALL_LANES)
+        chunk = thread.lane % chunks
+        column = first_column(tile, thread) + chunk * 8
+        for turn in range(turns):
+            row = turn * rows_per_turn + thread.lane // chunks
+            if row < tile.rows and column < sizes.n:
+                address = result.c + (uint64(pairs[turn]) * sizes.n + column) * 2
+                ptx.st_global_v4_b32(address, ptx.ld_shared_v4_b32(chunk_at(box, row, chunk)))
+
+    activated = activated_pair(lang, config) if config.gated else None
+
+    @lang.device
+    def activate(acc, shared, result, tile, thread, sizes):
+        # the warp's turns: even ones if it has gate, odd ones if it has up. A turn's pair is on its
+        # way during the turn before. (The loop is not unrolled: no array of pairs.)
+        of_up = thread.panel // cfg.half_panels
+        first, chunk = of_up * rows_per_turn, thread.lane % chunks
+        pair = pair_at(result, tile, first + thread.lane // chunks)
+        box = of_tile.box_of(shared, thread)
+        barrier = thread.warpgroup + FIRST_BARRIER
+        ptx.bar_sync(barrier, WARPGROUP)  # all lanes of both warps have read the tile before
+        of_tile.lay_down(acc, box, thread.lane)
+        ptx.bar_sync(barrier, WARPGROUP)
+        other = cfg.half_panels * cfg.result_warp_bytes
+        gate_box = box - of_up * other
+        column = (
+            tile.column_first
+            + thread.panel % cfg.half_panels * 64
+            + thread.first_strip * 16
+            + chunk * 8
+        )
+        while first < tile.rows:
+            row = first + thread.lane // chunks
+            first += 2 * rows_per_turn
+            following = pair_at(result, tile, first + thread.lane // chunks)
+            if row < tile.rows and column < tile.columns:
+                at = chunk_at(gate_box, row, chunk)
+                gate, up = ptx.ld_shared_v4_b32(at), ptx.ld_shared_v4_b32(at + other)
+                address = result.c + (uint64(pair) * tile.columns + column) * 2
+                ptx.st_global_v4_b32(
+                    address,
+                    (
+                        activated(gate[0], up[0]),
+                        activated(gate[1], up[1]),
+                        activated(gate[2], up[2]),
+                        activated(gate[3], up[3]),
+                    ),
+                )
+            pair = following
+
+    # ---- rows of fp32 ----
+
+    def leave_quad_of(number):
+        """Of a quad's four accumulators, (row, column g), (row + 1, g), and the same of g + 8."""
+        first_row = 8 * number
+
+        @lang.device
+        def leave_quad(acc, leaving):
+            for of_two in range(2):
+                row = leaving.lane % 4 * 2 + (first_row + of_two)
+                pair = ptx.shfl_sync_idx(leaving.pairs[first_row // WARP_LANES], row % WARP_LANES)
+                if row < leaving.rows:
+                    for half in range(2):
+                        column = leaving.column + 8 * half
+                        if column < leaving.n:
+                            address = leaving.sums + (uint64(pair) * leaving.n + column) * 4
+                            ptx.st_global_b32(address, ptx.bits_of_f32(acc[2 * half + of_two]))
+
+        return leave_quad
+
+    leave_strip = numbered_each(lang, config.accumulators, 4, leave_quad_of)
+
+    def leave_from(strips):
+        """-> device function (accumulators, Leaving): strip after strip, 16 columns on."""
+
+        @lang.device
+        def leave_one(acc, leaving):
+            leave_strip(acc[0], leaving)
+
+        if strips == 1:
+            return leave_one
+        rest = leave_from(strips - 1)
+
+        @lang.device
+        def leave_more(acc, leaving):
+            leave_one(acc[:1], leaving)
+            rest(
+                acc[1:],
+                Leaving(
+                    leaving.sums,
+                    leaving.column + 16,
+                    leaving.pairs,
+                    leaving.rows,
+                    leaving.lane,
+                    leaving.n,
+                ),
+            )
+
+        return leave_more
+
+    leave_strips = leave_from(config.strips)
+
+    @lang.device
+    def rank_of(last, lane):
+        """How many lanes up to this one, it included, have ``last`` = 1."""
+        through = last
+        for i in range(5):
+            other = ptx.shfl_sync_idx(through, (lane - (1 << i)) % WARP_LANES)
+            if lane >= 1 << i:
+                through += other
+        return through
+
+    @lang.device
+    def of_one(value, chosen):
+        """The value of the lane that is chosen, for all; 0 if none is."""
+        found = value if chosen else 0
+        for i in range(5):
+            found |= ptx.shfl_sync_bfly(found, 1 << i)
+        return found
+
+    @lang.device
+    def add_last(result, token, last, column, lane, n):
+        """Tokens that lanes found complete, some at a time."""
+        tokens = cuda.local.array(at_once, uint32)
+        rank = rank_of(last, lane)
+        count, done = ptx.shfl_sync_idx(rank, WARP_LANES - 1), 0
+        while done < count:
+            for i in range(at_once):
+                tokens[i] = of_one(token, last == 1 and rank == done + (i + 1))
+            sums.add_experts(result, tokens, count - done, column, lane, n)
+            done += at_once
+
+    @lang.device
+    def combine(acc, shared, result, tile, thread, sizes):
+        pairs = cuda.local.array(groups, uint32)
+        lane, column = thread.lane, first_column(tile, thread)
+        for i in range(groups):
+            pairs[i] = pair_at(result, tile, lane + WARP_LANES * i)
+        sums_at = sums.sums_of(result)
+        leave_strips(acc, Leaving(sums_at, column + lane // 4, pairs, tile.rows, lane, sizes.n))
+        # Orders all lanes' rows before the lanes' atomics, whose release publishes them.
+        ptx.bar_warp_sync(ALL_LANES)
+        n_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
+        warp = thread.warpgroup * 4 + thread.number // 32
+        part = tile.column_first // cfg.tile_n * cfg.owner_warps + warp
+        # of the lane's row of each 32, a bit: it is its token's last. (Pairs are looked up again:
+        # these loops are not unrolled, and an array with a variable index is no registers.)
+        last, first = 0, 0
+        while first < tile.rows:
+            if first + lane < tile.rows:
+                pair = pair_at(result, tile, first + lane)
+                if sums.count_in(result, pair, part, n_tiles * cfg.owner_warps):
+                    last |= 1 << first // WARP_LANES
+            first += WARP_LANES
+        # Orders the lanes' acquires before all lanes' reads of what other blocks have left.
+        ptx.bar_warp_sync(ALL_LANES)
+        first = 0
+        while first < tile.rows:
+            token = pair_at(result, tile, first + lane) // cfg.top_k
+            add_last(result, token, last & 1, column, lane, sizes.n)
+            last >>= 1
+            first += WARP_LANES
+
+    return lang.namespace(
+        "output",
+        Result=Result,
+        combine=of_tile.combine,
+        finish_columns=of_tile.finish_columns,
+        write=combine if config.combine else activate if config.gated else scatter,
+    )
+
+
+def activated_pair(lang, config):
+    """-> device function of two registers, two gates and two ups of 16 bits, -> two results."""
+    ptx = lang.ptx
+    activate = activation_verbs(lang, config).activate
+    pair_of, low_of, high_of = {
+        "float16": (ptx.cvt_rn_f16x2_f32, ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
+        "bfloat16": (ptx.cvt_rn_bf16x2_f32, ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
+    }[config.dtype]
+
+    @lang.device
+    def of_pair(gate, up):
+        low = activate(low_of(gate), low_of(up))
+        return pair_of(low, activate(high_of(gate), high_of(up)))
+
+    return of_pair
