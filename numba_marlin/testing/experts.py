@@ -66,7 +66,7 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
     dtype = config.dtype
     if config.block_scaled:
         kind = {1: "nvfp4", 2: "mxfp4"}[group]
-        packed = [
+        packed: list[Any] = [
             Fp4MarlinFormat().pack(
                 make_blocks(kind, k, n, seed * 1000 + expert, ordinary=True), dtype
             )
