@@ -233,3 +233,29 @@ def one_row_of_consumers(cell, program, branch):
         ("shr", threads.bit_length() - 1),
         ("div", threads),
     )
+
+
+def a_stage_to_fill(cell, program, branch):
+    """Steps that are filled ahead, the smaller of an item's and of the ring's stages, against 0."""
+    asked = condition(program, branch)
+    if (
+        asked is None
+        or asked.modifiers[0] != "eq"
+        or getattr(asked.operands[2], "value", None) != 0
+        or not guards_a_loop(cell, program, branch)
+    ):
+        return False
+    made = [each for each in program.writers.get(asked.operands[1], []) if each.pc < asked.pc]
+    return bool(made) and max(made, key=lambda each: each.pc).root == "min"
+
+
+def in_the_next_group(cell, program, ins):
+    """Between a commit and the next wait, which is for all groups, another commit."""
+    behind = [each for each in program.instructions if each.pc > ins.pc]
+    for each in behind:
+        if each.root == "wgmma.wait_group":
+            return False
+        if each.root == "wgmma.commit_group":
+            break
+    waits = [each for each in behind if each.root == "wgmma.wait_group"]
+    return bool(waits) and int(waits[0].operands[-1].value) == 0

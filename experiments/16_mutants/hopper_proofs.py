@@ -4,7 +4,7 @@ block-scaled operands."""
 import block_conditions
 import hopper_conditions as conditions
 import shapes
-from proof import BLOCKS, BRANCH, NEVER, TURNED, Proof
+from proof import BLOCKS, BRANCH, BYTES, NEVER, TURNED, Proof
 from shapes import skips_only
 
 HOPPER_PROOFS = (
@@ -21,7 +21,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "an item has a step",
-        ("wgmma",),
+        ("wgmma", *BYTES),
         BRANCH,
         (NEVER,),
         "bra",
@@ -30,7 +30,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "a cluster has a tile",
-        ("wgmma",),
+        ("wgmma", *BYTES),
         BRANCH,
         (NEVER,),
         "bra",
@@ -40,7 +40,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "no item, no steps",
-        ("wgmma",),
+        ("wgmma", *BYTES),
         BRANCH,
         (NEVER,),
         "bra",
@@ -78,7 +78,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "registers for later",
-        ("wgmma", "block_scaled"),
+        ("wgmma", *BYTES, "block_scaled"),
         ("wait", "count", "commit"),
         ("deleted", "one more"),
         r"wgmma\.(wait_group|commit_group)\..*",
@@ -88,8 +88,27 @@ HOPPER_PROOFS = (
         " registers to others.",
     ),
     Proof(
+        "a stage to fill",
+        BYTES,
+        BRANCH,
+        (NEVER,),
+        "bra",
+        conditions.a_stage_to_fill,
+        "an item has a step of k, so that there is a stage to fill ahead.",
+    ),
+    Proof(
+        "in the next group",
+        BYTES,
+        ("commit",),
+        ("deleted",),
+        r"wgmma\.commit_group\..*",
+        conditions.in_the_next_group,
+        "the product goes into the group that is committed next, and the wait behind is for all"
+        " groups: it lets go of it as it did.",
+    ),
+    Proof(
         "one fence of two",
-        ("wgmma", "block_scaled", "tcgen05"),
+        ("wgmma", *BYTES, "block_scaled", "tcgen05"),
         ("fence",),
         ("deleted",),
         r"fence\.mbarrier_init\..*",

@@ -14,12 +14,16 @@ ALL = (
     "ampere",
     "decode",
     "wgmma",
+    "wgmma_int8",
+    "wgmma_fp8",
+    "moe",
     "block_scaled",
     "block_decode",
     "tcgen05",
     "block_mma",
 )
 BLOCKS = ALL[-4:]  # both operands block-scaled
+BYTES = ("wgmma_int8", "wgmma_fp8")  # activations in 8 bits
 BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
 
 

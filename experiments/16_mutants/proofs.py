@@ -11,7 +11,7 @@ import conditions
 import shapes
 from hopper_conditions import no_bulk_stores
 from hopper_proofs import HOPPER_PROOFS
-from proof import ALL, BRANCH, NEVER, TURNED, Proof
+from proof import ALL, BRANCH, BYTES, NEVER, TURNED, Proof
 from shapes import skips_only
 
 from numba_marlin.mutation.mutants import Mutant
@@ -20,7 +20,7 @@ from numba_marlin.mutation.program import Program
 PROOFS = (
     Proof(
         "hints",
-        ("ampere", "decode", "wgmma"),
+        ("ampere", "decode", "wgmma", *BYTES, "moe"),
         BRANCH,
         (NEVER, TURNED),
         "bra",
@@ -50,7 +50,7 @@ PROOFS = (
     ),
     Proof(
         "nothing to wait for",
-        ("wgmma", "block_scaled", "tcgen05"),
+        ("wgmma", *BYTES, "block_scaled", "tcgen05"),
         BRANCH,
         (NEVER,),
         "bra",

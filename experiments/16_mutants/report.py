@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from cells import CELLS
+from cells import CELLS, WAITING
 from proofs import PROOFS, proof_of
 
 from numba_marlin.bench.tables import markdown, replace_between
@@ -109,6 +109,7 @@ def report(rows, readme, what):
             ),
             proofs(rows),
             survivors(rows),
+            *([f"Not judged yet: {'; '.join(WAITING)}."] if WAITING else []),
         ]
     )
     replace_between(readme, MARKERS, text)

@@ -1,0 +1,120 @@
+"""Cells of kernels that declare their problems as trials (``numba_marlin.testing.trials``): of a
+mixture's experts, and of activations in 8 bits. A cell's problems are those of one configuration,
+of other sizes than the trial's where that takes more ways through the kernel."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from numba_marlin.kernels.experts.moe.declare import IDS
+from numba_marlin.kernels.experts.moe.declare import SMALL as SMALL_EXPERTS
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
+from numba_marlin.mutation.judge import Launch
+from numba_marlin.testing.trials import SmallActivations, SmallExperts
+
+
+@dataclass(frozen=True)
+class Smalls:
+    """A kernel in one configuration. problems: (shape, multiprocessors that the grid is made for,
+    the experts of each token or ())."""
+
+    name: str
+    of: type
+    config: object
+    problems: tuple
+
+    @property
+    def definition(self):
+        return kernel_of(self.config)
+
+    @property
+    def kernel(self):
+        return self.definition.name
+
+    @cached_property
+    def prepared(self):
+        """(Prepared, result as it must be), of every problem."""
+        smalls = (
+            self.of(self.definition, self.config, shape, sms, (), ids)
+            for shape, sms, ids in self.problems
+        )
+        made = (small.problem for small in smalls)
+        return [(prepare(), expected) for prepare, expected in made]
+
+    @cached_property
+    def compiled(self):
+        return self.prepared[0][0].compiled
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of_prepared(*each) for each in self.prepared)
+
+
+def launch_of_prepared(prepared, expected):
+    """-> numba_marlin.mutation.judge.Launch"""
+    m, n, k, _ = prepared.sizes
+    binding = prepared.binding
+    (result,) = binding.with_role("result")
+    known = {result: expected}
+    if "locks" in prepared.buffers:
+        known["locks"] = np.zeros_like(prepared.buffers["locks"])
+    return Launch(
+        f"m={m} n={n} k={k}, {prepared.grid[0]} blocks",
+        prepared.compiled.entry,
+        prepared.grid,
+        prepared.compiled.threads,
+        prepared.compiled.shared_bytes,
+        prepared.kernel.cluster(prepared.config),
+        prepared.buffers,
+        known,
+        tuple(name for name in ("partials",) if name in prepared.buffers),
+        tuple(binding.used_by_the_launch_before),
+        lambda addresses: prepared.arguments(
+            addresses, lambda tensor_map, address: tensor_map.encode(address)
+        ),
+    )
+
+
+DOWN = replace(SMALL_EXPERTS, combine=True, x_of_pairs=True)
+# a tile that more blocks share than fit in a round of loads; a ring that goes round in one block,
+# with two row blocks of an expert; a single token; blocks without work
+OF_EXPERTS = (
+    ((4, 72, 96, 32), 2, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((len(IDS), 136, 96, 32), 3, IDS),
+    ((2, 64, 512, 32), 9, ((1, 3), (3, 1))),
+    ((len(IDS), 72, 352, 32), 1, IDS),
+    ((1, 64, 64, 32), 7, ((3, 1),)),
+)
+
+
+def of_activations(config_type):
+    small = config_type(tile_m=16, tile_n=64, warpgroups=1, stages=2)
+    name = kernel_of(small).name
+    turns = replace(small, tile_n=128, warpgroups=2, ordered=True)
+    # tails of m and n; a block that has several tiles, whose ring goes round; a single step
+    groups = (
+        ((20, 72, 384, 128), 3, ()),
+        ((20, 200, 640, 128), 1, ()),
+        ((5, 64, 256, 128), 4, ()),
+    )
+    columns = (((20, 72, 384, -1), 3, ()), ((20, 200, 640, -1), 1, ()), ((5, 64, 128, -1), 2, ()))
+    return (
+        Smalls(f"{name}, groups of 128", SmallActivations, small, groups),
+        Smalls(
+            f"{name}, a scale per column",
+            SmallActivations,
+            replace(small, group_blocks=-1),
+            columns,
+        ),
+        Smalls(f"{name}, two warpgroups in turns", SmallActivations, turns, groups),
+    )
+
+
+SMALL_CELLS = (
+    *of_activations(WgmmaInt8Config),
+    *of_activations(WgmmaFp8Config),
+    Smalls("moe, sums over a token's experts", SmallExperts, DOWN, OF_EXPERTS),
+    Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
+)
