@@ -28,15 +28,18 @@ from numba_marlin.torch.experts import Experts, Mixture
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.operators import cpu_backend, dequantize, matmul
 from numba_marlin.torch.parallel import ColumnParallelLinear, RowParallelLinear
-from numba_marlin.torch.parallelize import LLAMA_PLAN, parallelize_
+from numba_marlin.torch.parallel_experts import ParallelExperts
+from numba_marlin.torch.parallelize import LLAMA_PLAN, MIXTURE_PLAN, parallelize_
 from numba_marlin.torch.quantize import quantize_
 
 __all__ = [
     "LLAMA_PLAN",
+    "MIXTURE_PLAN",
     "ColumnParallelLinear",
     "Experts",
     "Linear",
     "Mixture",
+    "ParallelExperts",
     "RowParallelLinear",
     "cpu_backend",
     "dequantize",

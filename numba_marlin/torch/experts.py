@@ -36,6 +36,10 @@ class ExpertLinear(Packed):
                 f"({self.experts}, {self.out_features})"
             )
         self._hold_bias(bias)
+        self.part = ""  # which, of ``ParallelExperts``
+
+    def _identity(self) -> str:
+        return f"{self.part} {self.signature}".lstrip()
 
     @property
     def weight(self) -> PackedExperts:
@@ -97,7 +101,7 @@ class Experts(nn.Module):
         self.activation, self.batch_invariant = activation, False
         self.gate_up = ExpertLinear(gate_up, gate_up_bias)
         self.down = ExpertLinear(down, down_bias)
-        self.first, self.whole = 0, len(gate_up)  # of expert parallelism: ``parallel_experts``
+        self.first, self.whole = 0, len(gate_up)  # see ``ParallelExperts``
 
     @classmethod
     def from_float(

@@ -7,6 +7,8 @@ Patterns are those of ``fnmatch`` over the end of a layer's name. Styles:
     colwise_gather_output  the same, and every rank has all columns of the result
     rowwise                ``RowParallelLinear`` of what a colwise layer gives
     rowwise_split_input    the same of an input that every rank has whole
+    experts                ``ParallelExperts`` by number, of a mixture's ``Experts``
+    experts_colwise        the same by column
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from numba_marlin.formats.residence import arrays_of, on_host
+from numba_marlin.formats.residence import on_host
+from numba_marlin.torch.experts import Experts
 from numba_marlin.torch.linear import Linear
 from numba_marlin.torch.parallel import ColumnParallelLinear, Membership, RowParallelLinear
+from numba_marlin.torch.parallel_experts import ParallelExperts
 
 log = logging.getLogger("numba_marlin")
 
@@ -32,6 +36,8 @@ STYLES: dict[str, tuple[type, dict[str, Any]]] = {
     "colwise_gather_output": (ColumnParallelLinear, {"gather_output": True}),
     "rowwise": (RowParallelLinear, {}),
     "rowwise_split_input": (RowParallelLinear, {"input_is_parallel": False}),
+    "experts": (ParallelExperts, {"by": "number"}),
+    "experts_colwise": (ParallelExperts, {"by": "column"}),
 }
 LLAMA_PLAN: dict[str, str] = {
     "self_attn.q_proj": "colwise",
@@ -43,6 +49,11 @@ LLAMA_PLAN: dict[str, str] = {
     "mlp.down_proj": "rowwise",
 }
 """Of a decoder of Llama's shape (Llama, Mistral, Qwen ...): two sums over ranks a layer."""
+MIXTURE_PLAN: dict[str, str] = {
+    **{name: style for name, style in LLAMA_PLAN.items() if name.startswith("self_attn")},
+    "mlp.experts": "experts",
+}
+"""Of one with a mixture of experts (Mixtral, Qwen3-MoE) in every layer: two sums too."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ def parallelize_(
     rule, on all ranks if on one, and before anything of the model is changed on any.
     """
     member = Membership.of(group)
-    made: dict[str, Linear] = {}
+    made: dict[str, nn.Module] = {}
     layers: list[_Layer] = []
     problem: Exception | None = None
     try:
@@ -97,18 +108,18 @@ def parallelize_(
     return model
 
 
-def _parts(model: nn.Module, plan, group, sizes) -> tuple[list[_Layer], dict[str, Linear]]:
+def _parts(model: nn.Module, plan, group, sizes) -> tuple[list[_Layer], dict[str, nn.Module]]:
     styles = _styles(model, plan)
     cuts = _matches(sizes, styles, "sizes")
-    made: dict[Linear, Linear] = {}
+    made: dict[nn.Module, Any] = {}
     first_name: dict[nn.Module, str] = {}
     layers: list[_Layer] = []
-    found: dict[str, Linear] = {}
+    found: dict[str, nn.Module] = {}
     for name, style in styles.items():
         layer = model.get_submodule(name)
         kind, options = STYLES[style]
         try:
-            _check(layer)
+            _check(layer, style)
             first = first_name.setdefault(layer, name)
             if styles[first] != style:
                 raise ValueError(
@@ -170,25 +181,27 @@ def _matches(patterns: Mapping[str, object], names, what: str) -> dict[str, str]
     return found
 
 
-def _check(layer: nn.Module) -> None:
-    if isinstance(layer, (ColumnParallelLinear, RowParallelLinear)):
+def _check(layer: nn.Module, style: str) -> None:
+    if isinstance(layer, (ColumnParallelLinear, RowParallelLinear, ParallelExperts)):
         raise ValueError(f"it is a {type(layer).__name__} already, must be a whole layer")
-    if not isinstance(layer, Linear):
+    wanted = Experts if style.startswith("experts") else Linear
+    if not isinstance(layer, wanted):
         raise TypeError(
             f"it is a {type(layer).__module__}.{type(layer).__name__}, must be a"
-            " numba_marlin.torch.Linear: call quantize_(model) first"
+            f" numba_marlin.torch.{wanted.__name__}: call quantize_(model) first"
         )
     tensors = {**dict(layer.named_buffers()), **dict(layer.named_parameters())}
+    first, *_ = tensors
     for name, tensor in tensors.items():
         if tensor.device.type not in ("cpu", "cuda"):
             raise ValueError(f"{name} is on {tensor.device}, must be on the CPU or a GPU")
-        if tensor.device != layer.qweight.device:
+        if tensor.device != tensors[first].device:
             raise ValueError(
-                f"{name} is on {tensor.device}, must be where qweight is: {layer.qweight.device}"
+                f"{name} is on {tensor.device}, must be where {first} is: {tensors[first].device}"
             )
 
 
-def _check_heads(parent: nn.Module, part: Linear) -> None:
+def _check_heads(parent: nn.Module, part: Any) -> None:
     """An attention that counts heads by ``head_dim`` would see other heads."""
     head = getattr(parent, "head_dim", None)
     if not isinstance(head, int) or not head or sum(part.sizes) % head:
@@ -201,12 +214,16 @@ def _check_heads(parent: nn.Module, part: Linear) -> None:
             )
 
 
-def _described(name: str, style: str, layer: Linear, part: Linear) -> _Layer:
-    checksum = zlib.crc32(on_host(arrays_of(layer.weight)["scales"]).tobytes())
-    if layer.bias is not None:
-        checksum = zlib.crc32(layer.bias.detach().double().cpu().numpy().tobytes(), checksum)
-    device = layer.qweight.device
-    return _Layer(name, style, part.sizes, layer.signature, str(device), checksum)
+def _described(name: str, style: str, layer: Any, part: Any) -> _Layer:
+    banks = [layer] if isinstance(layer, Linear) else [layer.gate_up, layer.down]
+    checksum = 0
+    for bank in banks:
+        checksum = zlib.crc32(on_host(bank.scales).tobytes(), checksum)
+        if bank.bias is not None:
+            bias = bank.bias.detach().double().cpu().numpy()
+            checksum = zlib.crc32(bias.tobytes(), checksum)
+    signature, device = " ".join(each.signature for each in banks), banks[0].qweight.device
+    return _Layer(name, style, part.sizes, signature, str(device), checksum)
 
 
 def _agree(member: Membership, group, layers: list[_Layer], problem: Exception | None) -> None:

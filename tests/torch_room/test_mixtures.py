@@ -20,6 +20,7 @@ from tests.torch_room.models import (  # noqa: E402
     GROUP,
     MIXTURE,
     MXFP4,
+    NVFP4,
     gpt_oss,
     logits,
     mixtral,
@@ -97,7 +98,7 @@ FORMS = {"gptq": GROUP, "awq": GROUP, "pack-quantized": GROUP, "nvfp4-pack-quant
 )
 def test_experts_of_a_layer_each(tmp_path, kind, form):
     model = MODELS[kind]()
-    options = {"format": "nvfp4"} if "nvfp4" in form else GROUP
+    options = NVFP4 if "nvfp4" in form else GROUP
     others, weights = per_expert(model, tmp_path / "f", **options)
     path = directory(tmp_path / "q", model, others, weights, form)
     loaded, report = nmt.from_pretrained(path, output_loading_info=True)
