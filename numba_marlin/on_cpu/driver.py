@@ -21,7 +21,12 @@ from numba_marlin.hardware.limits import (
     SYSTEM_SHARED_BYTES,
     WARP_LANES,
 )
-from numba_marlin.on_cpu.memory import DEVICE, TOTAL_BYTES, NotAnAllocation, OutOfMemory
+from numba_marlin.on_cpu.memory import (
+    TOTAL_BYTES,
+    DeviceMemory,
+    NotAnAllocation,
+    OutOfMemory,
+)
 from numba_marlin.on_cpu.memory import host_bytes as host
 
 REFUSED = {
@@ -84,12 +89,13 @@ ATTRIBUTES = {
 
 class HostDriver:
     """One device and its one context. ``binding``: the module cuda.bindings.driver, for its types;
-    ``failure``: CudaAPIError of numba-cuda; ``refused``: the same of a launch."""
+    ``failure``: CudaAPIError of numba-cuda; ``refused``: the same of a launch; ``memory``: what it
+    allocates in."""
 
-    def __init__(self, binding, failure: type, refused: type) -> None:
+    def __init__(self, binding, failure: type, refused: type, memory: DeviceMemory) -> None:
         self.binding, self.failure, self.refused = binding, failure, refused
         self.capability = HOPPER.capability
-        self.memory = DEVICE
+        self.memory = memory
         # a driver's function or a launch at a time: what a kernel sees does not move under it
         self.lock = threading.RLock()
         self.context = binding.CUcontext(0x1000)

@@ -22,6 +22,10 @@ RESIDENT_THREADS = 1 << 16
 """So many threads are on the machine at once, the other blocks follow: more cost memory and are no
 faster."""
 
+INSTRUCTIONS, BLOCK_INSTRUCTIONS = 10**8, 10**7
+"""Warp instructions of a launch, and so many more for each block of its grid, after which it is
+taken for endless."""
+
 
 @dataclass(frozen=True)
 class Called:
@@ -67,6 +71,7 @@ def run(host: HostDriver, config: LaunchConfig, kernel, arguments, resident: int
     # a[0] = 1 is a kernel of numba-cuda's own, all of whose threads write the same number
     machine.races = False if of_numba_cuda(called) else kernel.module.races
     named = name_arrays(host, called, arguments)
+    blocks = int(np.prod(config.grid))
     try:
         result = machine.run(
             kernel.name,
@@ -74,7 +79,8 @@ def run(host: HostDriver, config: LaunchConfig, kernel, arguments, resident: int
             block=config.block,
             shared_bytes=config.shmem_size,
             args=packed(kernel.kernel.parameters, arguments),
-            resident_blocks=min(resident, int(np.prod(config.grid))),
+            resident_blocks=min(resident, blocks),
+            max_instructions=INSTRUCTIONS + BLOCK_INSTRUCTIONS * blocks,
             listener=Listener(printed=sys.stdout.write),
         )
         for warning in result.warnings:

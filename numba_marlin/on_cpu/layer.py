@@ -15,6 +15,7 @@ from importlib import import_module
 
 from numba_marlin.on_cpu import modules, nvrtc
 from numba_marlin.on_cpu.driver import HostDriver
+from numba_marlin.on_cpu.memory import memory_of
 from numba_marlin.on_cpu.views import make_device_view, make_host_view
 
 
@@ -30,7 +31,8 @@ def on_host(package: str) -> Iterator[tuple[HostDriver, Replaced]]:
     )
     config = import_module(f"{package}.core.config")
     warning = import_module(f"{package}.core.errors").NumbaPerformanceWarning
-    host = HostDriver(binding, driver.CudaAPIError, launch_error(driver.CudaAPIError))
+    failure = driver.CudaAPIError
+    host = HostDriver(binding, failure, launch_error(failure), memory_of(package))
     old = Replaced()
     real = driver.driver
     kept = dict(vars(real))

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -87,8 +88,8 @@ class Allocation(Buffer):
 class DeviceMemory:
     """``globals``: what machines see. ``hosted``: host address -> the allocation that maps it."""
 
-    def __init__(self) -> None:
-        self.globals = GlobalMemory()
+    def __init__(self, space: GlobalMemory) -> None:
+        self.globals = space
         self.allocations: dict[int, Allocation] = {}
         self.hosted: dict[int, Allocation] = {}
         self.pinned: dict[int, np.ndarray] = {}
@@ -195,8 +196,14 @@ class DeviceMemory:
         self.allocations.pop(allocation.address, None)
 
 
-DEVICE = DeviceMemory()
-"""Of the process, whoever switches on: no address is given out twice."""
+_SPACE = GlobalMemory()
+
+
+@cache
+def memory_of(package: str) -> DeviceMemory:
+    """Of the process, whoever switches on: no address is given out twice. Each compiler's package
+    frees its own when it resets the device, and sees the other's."""
+    return DeviceMemory(_SPACE)
 
 
 def libc():

@@ -6,41 +6,18 @@ The programs are those of ``right_programs`` and ``planted_errors``.
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from numba_marlin.cli import main as cli
-from numba_marlin.emulator import Machine, MachineError, Race, Schedule
+from numba_marlin.emulator import Machine, MachineError
 from numba_marlin.emulator.checks import CHECKS, OWN, table
+from tests.ci_scripts import script
+from tests.emulator.checked import SCHEDULES, check_of, launch, strict
 from tests.emulator.planted_errors import PLANTED
 from tests.emulator.ptx_cases import frame
 from tests.emulator.right_programs import RIGHT
 
-SCHEDULES = (
-    None,
-    Schedule(1),
-    Schedule(2, "slowest warp", "late"),
-    Schedule(3, "one block ahead", "early"),
-    Schedule(4, "reverse"),
-    Schedule(5, "lanes apart"),
-)
 DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
-
-
-def strict(program):
-    """At most what strict finds, and the check of the program whatever its kind."""
-    wrong = CHECKS[program.check].kind == "wrong"
-    return "strict" if wrong else f"strict,{program.check}=error"
-
-
-def launch(program, body, seed, races, checks="strict"):
-    x = np.zeros(256, np.uint32)
-    machine = Machine(frame(body), races, checks=checks)
-    address = machine.memory.buffer(x, "x").address
-    result = machine.run(
-        "k", program.blocks, program.threads, args=[address], seed=seed, max_instructions=200_000
-    )
-    return x, result
 
 
 def by_name(programs):
@@ -59,10 +36,6 @@ def test_what_is_right_passes_under_every_schedule(program):
 
 
 UNDEFINED = [each for each in PLANTED if CHECKS[each.check].kind != "wrong" and each.goes_on]
-
-
-def check_of(error):
-    return error.check or ("race" if isinstance(error, Race) else error.kind)
 
 
 def marked(body):
@@ -102,6 +75,13 @@ def test_every_check_with_a_name_of_its_own_has_a_program():
 
 def test_the_table_in_docs_is_made_from_the_code():
     assert DOCS.read_text(encoding="utf-8") == table(), "write what table() gives to docs/checks.md"
+
+
+@pytest.mark.thorough
+def test_the_page_of_programs_says_what_comes_of_them():
+    """If this fails: python .ci/programs_table.py."""
+    made = script("programs_table")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page()
 
 
 @pytest.mark.parametrize(

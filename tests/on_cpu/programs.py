@@ -96,3 +96,9 @@ def dynamic(out):
     shared[i] = 2 * i
     cuda.syncthreads()
     out[i] = shared[cuda.blockDim.x - 1 - i]
+
+
+@cuda.jit
+def counting(turns, out):
+    for _ in range(turns):
+        cuda.atomic.add(out, cuda.blockIdx.x, 1)

@@ -92,3 +92,15 @@ def test_an_array_with_gaps_is_no_argument(gpu):
 def test_too_many_threads(gpu):
     with pytest.raises(Exception, match="CUDA_ERROR_INVALID_VALUE.*2048 threads"):
         programs.too_far[1, 2048](np.zeros(2048, np.int32))
+
+
+def test_a_large_grid_may_take_longer_than_a_block_that_never_ends(gpu, monkeypatch):
+    from numba_marlin.on_cpu import launching
+
+    monkeypatch.setattr(launching, "INSTRUCTIONS", 2000)
+    monkeypatch.setattr(launching, "BLOCK_INSTRUCTIONS", 2000)
+    out = gpu.to_device(np.zeros(64, np.int32))
+    programs.counting[64, 1](100, out)
+    assert (out.copy_to_host() == 100).all()
+    with pytest.raises(KernelError, match="the budget of 4000 warp instructions is spent"):
+        programs.counting[1, 1](100_000, out)

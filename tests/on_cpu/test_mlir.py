@@ -111,6 +111,15 @@ def test_a_race_is_found(programs):
     )
 
 
+def test_both_compilers_have_arrays_in_one_context(programs):
+    numba_cuda = pytest.importorskip("numba.cuda")
+    of_the_other = numba_cuda.to_device(np.arange(32, dtype=np.float32))
+    out = programs.cuda.to_device(np.zeros(32, np.float32))
+    seen = programs.cuda.as_cuda_array(of_the_other)  # it does not type the array itself
+    programs.saxpy[1, 32](np.float32(2), seen, out)
+    assert (out.copy_to_host() == 2 * of_the_other.copy_to_host()).all()
+
+
 @pytest.mark.thorough
 def test_off_is_off_and_on_again():
     from numba_cuda_mlir.numba_cuda.cudadrv.error import CudaSupportError
