@@ -14,6 +14,8 @@ the code they quote.
                                             weights
     python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
                                             10
+    python .ci/update_readme.py times       # the time of each rung of the ladder, from the rows
+                                            # that ship with the package
     python .ci/update_readme.py truths      # what the examples of docs/truths.md print
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual
@@ -44,6 +46,11 @@ FORMATS = re.compile(r"(<!-- formats -->\n)(.*?)(<!-- end:formats -->)", re.DOTA
 VIEWS = re.compile(r"(<!-- views -->\n)(.*?)(<!-- end:views -->)", re.DOTALL)
 PUZZLES = re.compile(r"(<!-- puzzles -->\n)(.*?)(<!-- end:puzzles -->)", re.DOTALL)
 SPEED = re.compile(r"(<!-- speed -->\n)(.*?)(<!-- end:speed -->)", re.DOTALL)
+TIMES = re.compile(
+    r"(?P<begin><!-- time:(?P<kernel>\w+):(?P<m>\d+)(?::(?P<before>\w+))? -->\n)"
+    r".*?(?P<end><!-- end:time -->)",
+    re.DOTALL,
+)
 RESULTS = re.compile(r"<!-- results:02_hopper -->\n(.*?\n)\n", re.DOTALL)
 SESSION = re.compile(r"(?<=^```pycon\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
@@ -165,6 +172,31 @@ def with_speed(text: str) -> str:
     return SPEED.sub(lambda found: found[1] + table + found[3], text)
 
 
+def with_times(text: str) -> str:
+    """``text`` with what experiment 18 measured of a kernel for m rows of x, and how many times as
+    fast it is as the kernel before it."""
+    sys.path.insert(0, str(ROOT))
+    from numba_marlin.data import measured
+
+    def row_of(kernel: str, m: str) -> dict:
+        found = [row for row in measured("ladder_times") if row["kernel"] == kernel]
+        return max((row for row in found if row["m"] == int(m)), key=lambda row: row["date"])
+
+    def line(found) -> str:
+        row, rows = row_of(found["kernel"], found["m"]), "row" if found["m"] == "1" else "rows"
+        before = found["before"]
+        faster = before and row_of(before, found["m"])["us"] / row["us"]
+        gain = f", {faster:.2f} times as fast as `{before}`" if before else ""
+        said = (
+            f"**{row['us']:,.1f} us** on {row['device']} for {found['m']} {rows} of x and a"
+            f" {row['k']} x {row['n']} matrix{gain} ([experiment 18](../experiments/18_ladder),"
+            f" {row['date']}).\n"
+        )
+        return found["begin"] + said + found["end"]
+
+    return TIMES.sub(line, text)
+
+
 def with_sessions(text: str) -> str:
     """``text`` with what its interactive examples (``>>>``) print, one after the other in one
     namespace, from the repository's root."""
@@ -199,6 +231,7 @@ CHANGES = {
     "formats": with_formats,
     "puzzle": with_puzzles,
     "speed": with_speed,
+    "times": with_times,
     "truths": with_sessions,
     "views": with_views,
 }

@@ -99,6 +99,18 @@ def test_the_readmes_table_of_speed_is_that_of_the_page(update_readme):
     assert len(table.splitlines()) == 7 and "(" not in table and "*" not in table
 
 
+def test_every_rung_of_the_evening_has_its_picture_and_its_measured_time(update_readme):
+    text = (ROOT / "docs" / "evening.md").read_text(encoding="utf-8")
+    assert update_readme.with_times(text) == text, "run python .ci/update_readme.py times"
+    rungs = [part for part in text.split("\n## ") if "`" in part.splitlines()[0]]
+    assert len(rungs) == 6
+    for rung in rungs:
+        name = re.search(r"`(\w+)`", rung.splitlines()[0])[1]
+        assert f"<!-- time:{name}:" in rung and re.search(r"\*\*[\d.,]+ us\*\*", rung)
+        pictures = re.findall(r"!\[[^\]]+\]\((?:\.\./)?([^)]+)\)", rung)
+        assert pictures and all((ROOT / each).is_file() for each in pictures)
+
+
 @pytest.mark.thorough
 def test_the_graph_of_rooms_is_that_of_the_code():
     """New imports move boxes: python .ci/room_graph.py."""

@@ -94,6 +94,7 @@ def build(
         "registers": registers.by_use(counted.kernel),
         "accesses": access.rows(counted),
         "first_accesses": counted.first,
+        "first_products": counted.execution.products,
         "lanes": lanes(counted, observation),
         "word": counted.word,
         "ceilings": {
@@ -277,6 +278,7 @@ def counts_of(counted: Counted) -> dict:
         "shared_bytes": round(tally.shared.bytes * factor),
         "wavefronts": round(tally.shared.wavefronts * factor),
         "conflicts": round(tally.shared.conflicts * factor),
+        "partial_share": counted.execution.partial / max(1, counted.execution.executed),
         "operand_bytes": round(tally.operand_bytes * factor),
         "copied": {name: round(value * factor) for name, value in tally.copied.items()},
         "live_registers": tally.registers,

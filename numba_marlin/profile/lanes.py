@@ -27,7 +27,7 @@ def lanes(counted: Counted, observation) -> dict:
         :LANES
     ]
     scale, origin = (1.0 if observation is None else 1e-3), float(recording.start_ns[rows].min())
-    found = []
+    found, all_spans = [], []
     for index in rows:
         begin, until = (
             (recording.begin_ns[index] - origin) * scale,
@@ -38,6 +38,7 @@ def lanes(counted: Counted, observation) -> dict:
             for a, b, s in zip(begin, until, recording.section[index])
             if s >= 0 and b > a
         )
+        all_spans.append(spans)
         totals: dict[str, float] = {}
         for start, end, name in spans:
             totals[name] = totals.get(name, 0.0) + end - start
@@ -61,7 +62,29 @@ def lanes(counted: Counted, observation) -> dict:
         "block": block,
         "sm": int(recording.smid[rows[0]]),
         "warps": found,
+        "overlap": overlap(all_spans),
     }
+
+
+def overlap(warps: list[Spans]) -> dict[str, float]:
+    """How far the activities of a block's warps overlap: of the time in which any warp does
+    something (``busy``), the share in which warps are in sections of two kinds or more at once
+    (``together``). Waiting is no activity."""
+    changes = sorted(
+        (time, step, name)
+        for spans in warps
+        for start, end, name in spans
+        if not sections.BY_NAME[name].reason
+        for time, step in ((start, 1), (end, -1))
+    )
+    active: dict[str, int] = {}
+    busy = together = last = 0.0
+    for time, step, name in changes:
+        kinds = sum(count > 0 for count in active.values())
+        busy += (time - last) * (kinds > 0)
+        together += (time - last) * (kinds > 1)
+        active[name], last = active.get(name, 0) + step, time
+    return {"busy": round(busy, 4), "together": round(together, 4)}
 
 
 def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:

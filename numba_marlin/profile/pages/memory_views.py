@@ -348,5 +348,39 @@ def transactions(data: dict) -> Section:
                 source="recorded",
                 note="In the order in which the PTX machine executed them.",
             ),
+            *around_products(data),
+        ),
+    )
+
+
+def around_products(data: dict) -> tuple[Table, ...]:
+    """List what a warp executed around its first products; nothing for profiles of earlier
+    versions, and kernels without tensor cores."""
+    found = data.get("first_products")
+    if not found:
+        return ()
+    rows = tuple(
+        (
+            f"{row['clock']:,}",
+            Cell(
+                row["what"] + (f" x {row['times']:,}" if row["times"] > 1 else ""),
+                row["kind"],
+                "hot" if row["kind"] == "product" else "",
+            ),
+            f"{row['from']} > {row['to']}",
+        )
+        for row in found
+    )
+    return (
+        Table(
+            ("clock", "what", "way"),
+            rows,
+            title=f"Block 0, warp {found[0]['warp']}: loads, dequantisation and first products",
+            source="recorded",
+            note=(
+                "The clock counts the warp instructions that the PTX machine had executed, of all"
+                " warps: an order of events, not time. Integers, addresses and branches are not"
+                " listed."
+            ),
         ),
     )

@@ -18,6 +18,7 @@ from numba_marlin.views import (
     Text,
 )
 
+TONES = {"busy": "good", "high": "good", "none": "good", "little": "good", "much": "bad"}
 URGENCY = (rules.BAD, rules.WARN, rules.GOOD)  # what should be looked at stands first
 
 
@@ -93,6 +94,18 @@ def summary(data: dict) -> Section:
             note="At most: the time is a lower bound." if bound else "",
         ),
         Text(f"Bottleneck: {what}. {why[:1].upper()}{why[1:]}."),
+        Table(
+            ("", "share", "verdict"),
+            tuple(
+                (name, f"{share:.1%}", Cell(word, tone=TONES.get(word, "")))
+                for name, share, word in verdict.verdicts(data)
+            ),
+            title="Verdicts, one by one",
+            note=(
+                f"Low: below {verdict.LOW:.0%}; busy, or high: from {verdict.HIGH:.0%} on. A low"
+                " share is no fault: only one of them can be the limit."
+            ),
+        ),
         Table(("", "what the numbers imply", "rule"), found, title="Findings"),
     ]
     if ceilings["read_bytes"] and ceilings["matrix_flops"]:

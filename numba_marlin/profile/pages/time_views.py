@@ -104,6 +104,28 @@ def warp(data: dict) -> Section:
     )
 
 
+def overlapped(lanes: dict) -> tuple[Bars, ...]:
+    """Draw how far the activities of a block's warps overlap; nothing for profiles of earlier
+    versions."""
+    of = lanes.get("overlap")
+    if not of or not of["busy"]:
+        return ()
+    share = of["together"] / of["busy"]
+    return (
+        Bars(
+            (Bar("two kinds at once", share, f"{share:.0%}", "", 1.0),),
+            title=f"Sections of block {lanes['block']} that overlap",
+            source=lanes["source"],
+            note=(
+                "Of the time in which a warp of the block does something other than wait, the share"
+                " in which its warps are in two sections or more. What the copy engine does"
+                " meanwhile is no warp's work and does not count."
+                + ("" if lanes["source"] == "measured" else " In the PTX machine's order of warps.")
+            ),
+        ),
+    )
+
+
 def timeline(data: dict) -> Section:
     """Build the section of the launch: the time of an average warp in each section of the kernel,
     and the warps of one block."""
@@ -194,6 +216,7 @@ def timeline(data: dict) -> Section:
         if lane["spans"]
     )
     if drawn:
+        found.extend(overlapped(lanes))
         note = (
             steps_of(lanes["warps"])
             if lanes["source"] == "measured"

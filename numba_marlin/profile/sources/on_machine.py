@@ -24,6 +24,7 @@ from numba_marlin.heuristics import Candidate, find_kernel
 from numba_marlin.problems import EXPERTS, Problem
 from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
+from numba_marlin.profile.sources.execution import Execution
 from numba_marlin.profile.sources.samples import sample
 
 WORK = 1.5  # seconds that a run takes, about; it is run twice
@@ -55,6 +56,8 @@ class Counted:
     kernel: object
     #: Its first memory accesses (``access``).
     first: list
+    #: What it executed, instruction by instruction.
+    execution: Execution
     #: One word of the weight taken apart (``words``), None where the format has no such thing.
     word: dict | None
 
@@ -89,10 +92,10 @@ def observe(
     recorded = Machine(instrumented.compiled.ptx)
     start = recorded.memory.buffer(buffer, name=recorder.PARAMETER, readonly=False).address
     pad = -start % instrumented.slot_bytes
-    first = access.FirstAccesses("%nmr_to")
+    first, execution = access.FirstAccesses("%nmr_to"), Execution("%nmr_")
     machine.set_up(
         binding, machine=recorded, compiled=instrumented.compiled, more=(start + pad,)
-    ).run(listener=Listener(access=first, request=first))
+    ).run(listener=Listener(before=execution, access=first, request=first))
     recording = records.align([records.raw(buffer[pad:], instrumented, blocks)])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     parsed = counting.machine.kernel(compiled.entry)
@@ -111,6 +114,7 @@ def observe(
         recording,
         parsed,
         first.found,
+        execution,
         drawn.word,
     )
 

@@ -13,6 +13,7 @@ from numba_marlin.kernels import registry
 from numba_marlin.profile.build import reason_of
 from numba_marlin.profile.sources import model
 from numba_marlin.profile.sources.verdict import (
+    DIVERGED,
     HIGH,
     bottleneck,
     few_warps,
@@ -215,6 +216,19 @@ def bank_conflicts(data):
     return None
 
 
+def divergence(data):
+    share = data["counts"].get("partial_share")
+    if share is None:  # a profile of an earlier version
+        return None
+    return Finding(
+        f"{'more than' if share > DIVERGED else 'at most'} {DIVERGED:.0%} of warp instructions are"
+        " executed by a part of a warp",
+        WARN if share > DIVERGED else GOOD,
+        f"divergence: {share:.1%} of warp instructions are executed by lanes that a branch has"
+        " parted from the others of their warp",
+    )
+
+
 def reads_again(data):
     again = [each for each in data["counts"]["buffers"] if each["name"] == "b"]
     weights = data["problem"]["k"] * data["problem"]["n"] * data["problem"]["bits"] // 8
@@ -354,6 +368,7 @@ RULES = (
     waits,
     coalescing,
     bank_conflicts,
+    divergence,
     reads_again,
     occupancy_limits,
     latency_of_instructions,

@@ -8,6 +8,8 @@ from numba_marlin.profile.build import reason_of, title_of
 from numba_marlin.profile.instrument.sections import BY_NAME
 
 HIGH = 0.6  # share of a ceiling that calls it busy
+LOW = 0.3  # and below which it is called low
+DIVERGED = 0.05  # share of warp instructions of parted lanes that calls a kernel divergent
 
 
 def shares(data: dict) -> dict[str, float]:
@@ -20,6 +22,31 @@ def shares(data: dict) -> dict[str, float]:
         "instruction issue": rates["issue_share"],
     }
     return {name: min(1.0, value) for name, value in found.items() if value is not None and us}
+
+
+def verdicts(data: dict) -> list[tuple[str, float, str]]:
+    """(what, share, verdict) of compute, memory, occupancy and divergence, each by itself: "low"
+    below ``LOW``, "busy" (of occupancy: "high") from ``HIGH`` on, else "middling"; of divergence,
+    where little is good, "none", "little" or "much"."""
+    used, found = shares(data), data["occupancy"]
+    rows = [
+        (name, used[key], "low" if used[key] < LOW else "busy" if used[key] >= HIGH else "middling")
+        for name, key in (
+            ("compute: tensor cores", "tensor cores"),
+            ("compute: issue slots", "instruction issue"),
+            ("memory", "memory bandwidth"),
+        )
+        if key in used
+    ]
+    share = found["achieved"]
+    rows.append(
+        ("occupancy", share, "low" if share < LOW else "high" if share >= HIGH else "middling")
+    )
+    parted = data["counts"].get("partial_share")
+    if parted is not None:
+        word = "none" if not parted else "little" if parted <= DIVERGED else "much"
+        rows.append(("divergence", parted, word))
+    return rows
 
 
 def waiting(data: dict) -> dict[str, float]:
