@@ -96,6 +96,17 @@ class Rows:
         self.path, self.common = path, common
         path.parent.mkdir(parents=True, exist_ok=True)
 
+    def done(self) -> set[tuple]:
+        """(part, glue, m, gpus, layer), None for what a row has not, of this commit's rows."""
+        if not self.path.exists():
+            return set()
+        rows = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
+        return {
+            tuple(row.get(name) for name in ("part", "glue", "m", "gpus", "layer"))
+            for row in rows
+            if row.get("commit") == self.common.get("commit")
+        }
+
     def add(self, row: dict, said: str) -> dict:
         row = row | self.common
         with self.path.open("a", encoding="utf-8") as file:

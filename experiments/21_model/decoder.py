@@ -1,5 +1,6 @@
 """A Llama-shaped decoder in plain torch, whose linear layers are whatever a *maker* makes: 16-bit
-ones, ``numba_marlin.torch.Linear`` over random 4-bit codes, or torch's own INT4. Needs torch.
+ones, ``numba_marlin.torch.Linear`` over random 4-bit codes, or another project's (``peers``). Needs
+torch.
 
     model = random_decoder(LLAMA_8B, four_bit, Place("cuda", torch.float16))
     logits = model.step(tokens, model.cache(batch, context), position)   # one token a sequence
@@ -16,11 +17,11 @@ cache, whose length is fixed: a captured step costs what a sequence of that leng
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from peers import random_scales
 from sizes import GROUP, Shape
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,8 +29,6 @@ from torch.nn import functional
 import numba_marlin as nm
 import numba_marlin.torch as nmt
 from numba_marlin.formats.marlin import packed_columns
-
-CODE_DEVIATION = math.sqrt((16**2 - 1) / 12)  # of codes that are uniform in 0 .. 15
 
 
 @dataclass(frozen=True)
@@ -56,29 +55,8 @@ def four_bit(k: int, n: int, place: Place) -> nn.Module:
 def random_packed(k: int, n: int, device: str) -> nm.PackedWeight:
     columns = packed_columns(n)
     words = torch.randint(-(2**31), 2**31, (k // 16, 2 * columns), dtype=torch.int32, device=device)
-    scales = torch.rand((k // GROUP, columns), device=device) + 0.5
-    scales = (scales / (CODE_DEVIATION * k**0.5)).half()
+    scales = random_scales(k, columns, device).half()
     return nm.PackedWeight("marlin", words, scales, 4, GROUP, k, n)
-
-
-class TorchInt4(nn.Module):
-    """torch's own INT4 product (``_weight_int4pack_mm``, the kernel that torchao's
-    int4_weight_only calls), of random codes. bfloat16 only, and CUDA."""
-
-    TILES = 8
-
-    def __init__(self, k: int, n: int, place: Place):
-        super().__init__()
-        tiles = self.TILES
-        shape = (n // 8, k // (tiles * 16), 32, tiles // 2)
-        self.words = torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, device=place.device)
-        scales = (torch.rand((k // GROUP, n, 1), device=place.device) + 0.5) / (
-            CODE_DEVIATION * k**0.5
-        )
-        self.scales = torch.cat([scales, torch.zeros_like(scales)], dim=2).to(torch.bfloat16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch._weight_int4pack_mm(x, self.words, GROUP, self.scales)
 
 
 def dense_like(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
@@ -126,35 +104,6 @@ def gated(both: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
-@dataclass(frozen=True)
-class Glue:
-    """The functions between linear layers: as torch runs them, or compiled, each by itself, by
-    torch.compile."""
-
-    name: str
-    norm: Callable
-    add_norm: Callable
-    turned: Callable
-    turn_and_keep: Callable
-    gated: Callable
-
-
-FUNCTIONS = (norm, add_norm, turned, turn_and_keep, gated)
-PLAIN = Glue("plain", *FUNCTIONS)
-
-
-@functools.cache
-def compiled_glue(pdl: bool = False) -> Glue:
-    """pdl: its kernels wait for the launch before themselves and let the next begin early
-    (programmatic dependent launch), as the 4-bit kernels do: a product behind one of them then
-    fills its ring while that one still runs."""
-    torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
-    torch._dynamo.config.accumulated_recompile_limit = 1024
-    options = {"triton.enable_pdl": True} if pdl else None
-    each = (torch.compile(function, dynamic=False, options=options) for function in FUNCTIONS)
-    return Glue("pdl" if pdl else "compiled", *each)
-
-
 def attend(q: Tensor, kept: Tensor) -> Tensor:
     """One token a sequence over its whole cache. q [batch, heads, head] -> [batch, heads * head]"""
     batch, heads, size = q.shape
@@ -164,6 +113,57 @@ def attend(q: Tensor, kept: Tensor) -> Tensor:
     rows = q.reshape(batch, heads // kv, kv, size).transpose(1, 2)
     found = functional.scaled_dot_product_attention(rows, keys, values)
     return found.transpose(1, 2).reshape(batch, heads * size)
+
+
+@dataclass(frozen=True)
+class Glue:
+    """The functions between linear layers, of a step or a prefill; attention is of a step:
+    (qkv, cos, sin, kept, position) -> [batch, heads * head]."""
+
+    name: str
+    norm: Callable
+    add_norm: Callable
+    turned: Callable
+    attention: Callable
+    gated: Callable
+
+
+def glue_of(name: str, change: Callable = lambda function: function) -> Glue:
+    """Each function by itself, changed."""
+    turn = change(turn_and_keep)
+
+    def attention(qkv, cos, sin, kept, position):
+        return attend(turn(qkv, cos, sin, kept, position), kept)
+
+    return Glue(name, change(norm), change(add_norm), change(turned), attention, change(gated))
+
+
+PLAIN = glue_of("plain")
+
+
+@functools.cache
+def compiled_glue(pdl: bool = False) -> Glue:
+    """By torch.compile. pdl: its kernels wait for the launch before themselves and let the next
+    begin early (programmatic dependent launch), as the 4-bit kernels do: a product behind one of
+    them then fills its ring while that one still runs."""
+    torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
+    torch._dynamo.config.accumulated_recompile_limit = 1024
+    options = {"triton.enable_pdl": True} if pdl else None
+    return glue_of(
+        "pdl" if pdl else "compiled",
+        lambda function: torch.compile(function, dynamic=False, options=options),
+    )
+
+
+def glue_named(name: str) -> Glue:
+    """plain, compiled, pdl or fused; ImportError for the last without Triton."""
+    if name == "plain":
+        return PLAIN
+    if name != "fused":
+        return compiled_glue(name == "pdl")
+    from fused import fused_glue
+
+    return fused_glue()
 
 
 def attend_causally(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -193,7 +193,8 @@ def same(x: Tensor) -> Tensor:
 
 class Decoder(nn.Module):
     """blocks may hold one Block several times. reduce: applied to what o and down return, gather:
-    to logits; of a decoder that is divided over ranks, the sum over them and all their columns."""
+    to logits; of a decoder that is divided over ranks, the sum over them and all their columns.
+    join: in place of reduce and the glue's ``add_norm``, both in one."""
 
     def __init__(self, shape: Shape, blocks: list[Block], embedding: Tensor, head: nn.Module):
         super().__init__()
@@ -201,6 +202,7 @@ class Decoder(nn.Module):
         self.embedding, self.head = embedding, head
         self.last_norm = torch.ones(shape.hidden, dtype=embedding.dtype, device=embedding.device)
         self.glue, self.reduce, self.gather = PLAIN, same, same
+        self.join: Callable | None = None
         self.cos, self.sin = _angles(shape.head, 4096, embedding)
 
     def cache(self, batch: int, context: int) -> list[Tensor]:
@@ -213,15 +215,17 @@ class Decoder(nn.Module):
         """The next token's logits [batch, vocabulary]; tokens [batch], position int64 [1]."""
         return self.logits(*self.body(self.embedding[tokens], cache, position))
 
-    def body(self, x: Tensor, cache: list[Tensor], position: Tensor) -> tuple[Tensor, Tensor]:
-        """All blocks, on [batch, hidden]; the last sum is left to ``logits``."""
+    def body(
+        self, x: Tensor, cache: list[Tensor], position: Tensor, more: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """All blocks, on [batch, hidden] and what is to be added to it first; the last sum is left
+        to ``logits``."""
         cos, sin = self.cos[position], self.sin[position]
 
         def attention(qkv: Tensor, layer: int) -> Tensor:
-            kept = cache[layer]
-            return attend(self.glue.turn_and_keep(qkv, cos, sin, kept, position), kept)
+            return self.glue.attention(qkv, cos, sin, cache[layer], position)
 
-        return self._blocks(x, attention)
+        return self._blocks(x, attention, more)
 
     def prefill(self, tokens: Tensor, cache: list[Tensor]) -> Tensor:
         """The logits [1, vocabulary] after the last token of one sequence; tokens [length]."""
@@ -238,22 +242,28 @@ class Decoder(nn.Module):
         x, more = self._blocks(self.embedding[tokens], attention)
         return self.logits(x[-1:], more[-1:])
 
-    def _blocks(self, x: Tensor, attention: Callable) -> tuple[Tensor, Tensor]:
-        glue, more = self.glue, None
+    def _blocks(
+        self, x: Tensor, attention: Callable, more: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        glue = self.glue
         for number, block in enumerate(self.blocks):
             if more is None:
                 h = glue.norm(x, block.before_attention)
             else:
-                x, h = glue.add_norm(x, more, block.before_attention)
+                x, h = self.add_norm(x, more, block.before_attention)
             qkv = block.qkv(h).view(len(h), -1, self.shape.head)
-            more = self.reduce(block.o(attention(qkv, number)))
-            x, h = glue.add_norm(x, more, block.before_mlp)
-            more = self.reduce(block.down(glue.gated(block.gate_up(h))))
+            x, h = self.add_norm(x, block.o(attention(qkv, number)), block.before_mlp)
+            more = block.down(glue.gated(block.gate_up(h)))
         return x, more
 
     def logits(self, x: Tensor, more: Tensor) -> Tensor:
-        _, h = self.glue.add_norm(x, more, self.last_norm)
+        _, h = self.add_norm(x, more, self.last_norm)
         return self.gather(self.head(h))
+
+    def add_norm(self, x: Tensor, more: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        if self.join is not None:
+            return self.join(x, more, weight)
+        return self.glue.add_norm(x, self.reduce(more), weight)
 
     def with_glue(self, glue: Glue) -> Decoder:
         self.glue = glue

@@ -29,13 +29,13 @@ GOALS = {  # part -> rows of x -> how many times fp16
 DIVIDED_GOALS = {1: 1.7, 16: 1.7}  # on two GPUs, times one
 LOAD_GOAL = 2.0  # GB/s, or the disk's own
 CELL = ("part", "what", "shape", "contender", "where", "glue", "m", "context", "mode")
-OTHERS = ("format", "state", "threads", "packed_on", "layer")
+OTHERS = ("format", "state", "threads", "packed_on", "layer", "gpus")
 
 
 def newest(rows) -> dict:
     """{cell: its last row}. The first rows of loading do not say that they were packed on the
-    host."""
-    usual = {"packed_on": "host"}
+    host, those of ``between`` not what glue and that it was one GPU's."""
+    usual = {"packed_on": "host", "glue": "plain", "gpus": 1}
     return {tuple((usual | row).get(name) for name in (*CELL, *OTHERS)): row for row in rows}
 
 
@@ -192,14 +192,17 @@ def hosted(rows) -> str:
 
 
 def lone(rows) -> str:
-    header = ["layer", "k x n", "m", "contender", "in a row, us", "behind another kernel, us more"]
+    header = ["", "layer", "k x n", "m", "contender", "in a row, us", "behind a kernel of glue"]
+    header.append("us more")
     lines = [
         [
+            row["shape"],
             row["layer"],
             f"{row['k']} x {row['n']}",
             f"{row['m']}",
             row["contender"],
             f"{row['us']:.2f}",
+            row.get("glue") or "plain",
             f"{row['added_us']:+.2f}",
         ]
         for row in rows
@@ -230,6 +233,22 @@ def loaded(rows) -> str:
     return markdown(header, lines)
 
 
+def on_machine(rows) -> str:
+    """Of the glue in Triton."""
+    orders, triton = rows[0]["orders"], rows[0]["triton"]
+    said = (
+        f"The glue in Triton ({triton}), compiled for sm_90, on the PTX machine: {orders} orders of"
+        " warps and blocks each, races looked for, none found. Errors as parts of their bounds, 0"
+        " where the result is exact:"
+    )
+    lines = [[row["contender"], row["what"], f"{row['m']}", f"{row['worst']:.2f}"] for row in rows]
+    return f"{said}\n\n{markdown(['kernel', 'case', 'rows', 'largest error'], lines)}"
+
+
+def missing(rows) -> str:
+    return "Left out: " + "; ".join(f"{row['contender']}: {row['left_out']}" for row in rows) + "."
+
+
 TABLES = {
     "decode": stepped,
     "prefill": stepped,
@@ -237,6 +256,8 @@ TABLES = {
     "between": lone,
     "host": hosted,
     "load": loaded,
+    "glue": on_machine,
+    "peer": missing,
 }
 
 

@@ -4,8 +4,9 @@ costs the host; and how fast a checkpoint gets onto the device.
 
     python experiments/21_model/run.py --parts warmup,ceilings,check,decode,prefill --out DIRECTORY
     python experiments/21_model/run.py --parts between,host,load --out DIRECTORY
-    python experiments/21_model/run.py --parts seventy [--gpus 2] --out DIRECTORY
+    python experiments/21_model/run.py --parts seventy,between [--gpus 2] --out DIRECTORY
     python experiments/21_model/run.py --tiny               # all of it on the CPU, small, no times
+    python experiments/21_model/run.py --tiny --parts glue --out DIRECTORY  # Triton's, no GPU
     python experiments/21_model/report.py [DIRECTORY]       # the tables of README.md
 
 Needs torch, and but for --tiny a GPU. Rows are appended to results.jsonl in DIRECTORY as soon as
@@ -30,6 +31,7 @@ import seventy
 import torch
 import whole
 from sizes import GROUP, LLAMA_8B, LLAMA_70B, TINY
+from sums import SUMS
 
 from numba_marlin.api.warmup import choose, warmup
 from numba_marlin.bench.clocks import ClockWatch
@@ -38,7 +40,18 @@ from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.execution.warmup import cores
 from numba_marlin.problems import WeightProblem
 
-PARTS = ("warmup", "ceilings", "check", "decode", "prefill", "between", "host", "load", "seventy")
+PARTS = (
+    "warmup",
+    "ceilings",
+    "check",
+    "decode",
+    "prefill",
+    "between",
+    "host",
+    "load",
+    "seventy",
+    "glue",
+)
 ALONE = {
     "between": between.between,
     "ceilings": whole.ceilings,
@@ -46,9 +59,10 @@ ALONE = {
     "host": host.host,
     "load": host.load,
     "seventy": seventy.seventy,
+    "glue": whole.glue_on_machine,
 }
 BATCHES = (1, 4, 16, 64)
-GLUES = ("plain", "compiled", "pdl")
+GLUES = ("plain", "compiled", "pdl", "fused")
 
 
 def parsed(arguments=None) -> argparse.Namespace:
@@ -74,10 +88,11 @@ def parsed(arguments=None) -> argparse.Namespace:
     listed("--context", type=int, default=256, help="tokens in a sequence's cache")
     listed("--tokens", type=int, default=2048, help="of a prefill")
     listed("--glue", type=names(GLUES), default=list(GLUES))
-    listed("--reduce", type=names(("NCCL", "one-shot")), default=["NCCL", "one-shot"])
+    listed("--reduce", type=names(SUMS), default=list(SUMS))
+    listed("--resume", action="store_true", help="leave out what the file has of this commit")
     listed("--rounds", type=int, default=15)
     listed("--repeats", type=int, default=3, help="steps in a graph")
-    listed("--gpus", type=int, default=1, help="ranks of the part seventy")
+    listed("--gpus", type=int, default=1, help="ranks of the parts seventy and between")
     listed("--no-peers", dest="peers", action="store_false", help="without torch's own INT4")
     listed("--layers", type=int, help="of the 8B shape, for a try; default: all")
     listed("--calls", type=int, default=3000, help="eager calls in a round")
@@ -167,6 +182,7 @@ def main(arguments=None) -> None:
         options.out = Path(tempfile.mkdtemp())  # a try is no result
     common = describe(name) | {"gpus_there": torch.cuda.device_count()}
     rows = clock.Rows(options.out / "results.jsonl", common)
+    options.done = rows.done() if options.resume else set()
     options.watch = ClockWatch() if on_gpu else NoWatch()
     options.kernel_names = kernel_names(options)
     options.kernels = lambda shape, m: options.kernel_names.get(f"{shape.name}/{shape.world}/{m}")
@@ -180,7 +196,7 @@ def main(arguments=None) -> None:
             warm(options)
         elif part in ("decode", "prefill"):
             if made is None:
-                made = whole.models(options, peers="decode" in options.parts)
+                made = whole.models(options, rows, peers="decode" in options.parts)
             {"decode": whole.decode, "prefill": whole.prefill}[part](options, rows, made)
         else:
             made = None  # their memory

@@ -15,7 +15,6 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,16 +25,17 @@ import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
 import whole
 from decoder import (
-    PLAIN,
     Block,
     Decoder,
     Place,
-    compiled_glue,
     four_bit,
+    glue_named,
     half,
     random_decoder,
+    same,
 )
 from sizes import GROUP, Shape
+from sums import agreed, everywhere, gathered
 
 import numba_marlin as nm
 import numba_marlin.torch as nmt
@@ -43,51 +43,6 @@ from numba_marlin.bench.clocks import ClockWatch
 
 DIFFERENT, APPLIED = 2, 8
 KINDS = {"fp16": half, "int4": four_bit}
-
-
-# ---- sums over ranks
-
-
-def nccl() -> Callable:
-    def reduce(x):
-        distributed.all_reduce(x)
-        return x
-
-    return reduce
-
-
-def one_shot(most: int, place: Place) -> Callable:
-    """Sums by one kernel in which each rank reads the others' memory. most: elements at once.
-    Whatever torch raises where it cannot."""
-    from torch.distributed import _symmetric_memory as symmetric
-
-    group = distributed.group.WORLD.group_name
-    device = torch.device(place.device)
-    buffer = symmetric.empty(most, dtype=place.dtype, device=device)
-    symmetric.rendezvous(buffer, group)
-    operator = torch.ops.symm_mem.one_shot_all_reduce
-
-    def reduce(x):
-        own = buffer[: x.numel()].view(x.shape)
-        own.copy_(x)
-        return operator(own, "sum", group)
-
-    ranks = distributed.get_world_size()
-    mine = torch.full((1, 64), 1.0 + distributed.get_rank(), dtype=place.dtype, device=device)
-    if not torch.equal(reduce(mine), torch.full_like(mine, ranks * (ranks + 1) / 2)):
-        raise RuntimeError("one_shot_all_reduce gives a wrong sum")
-    return reduce
-
-
-def gathered(world: int) -> Callable:
-    """[batch, own columns] of every rank -> [batch, columns]"""
-
-    def gather(x):
-        every = x.new_empty((world * len(x), x.shape[1]))
-        distributed.all_gather_into_tensor(every, x)
-        return every.view(world, *x.shape).transpose(0, 1).reshape(len(x), -1)
-
-    return gather
 
 
 # ---- one process
@@ -109,7 +64,8 @@ def timers_of(options, model: Decoder, batch: int, name: str) -> dict:
     x = model.embedding[tokens]
     more = torch.randn_like(x)
     head = clock.timer(options.device, lambda index: model.logits(x, more), APPLIED)
-    body = clock.timer(options.device, lambda index: model.body(x, cache, position), 1)
+    # more: so that as many sums are in a body as in so many blocks of a whole decoder
+    body = clock.timer(options.device, lambda index: model.body(x, cache, position, more), 1)
     return {(name, "block"): body, (name, "head"): head}
 
 
@@ -126,12 +82,17 @@ def measure(options, rows, ranks: int = 1) -> None:
     made = {("1 GPU", kind): each for kind, each in block_models(options.seventy, place).items()}
     if ranks > 1:
         made |= divided_models(options, place, ranks)
-    glue = PLAIN if options.glue[-1] == "plain" else compiled_glue(options.glue[-1] == "pdl")
+    glue = glue_named(options.glue[-1])
     for batch in options.batches:
+        if ("seventy", glue.name, batch, ranks, None) in options.done:
+            continue
         timers = {}
         for name, model in made.items():
+            found = {}
             with whole.told(f"{name} at m={batch}"):
-                timers |= timers_of(options, model.with_glue(glue), batch, name)
+                found = timers_of(options, model.with_glue(glue), batch, name)
+            if everywhere(options, ranks, bool(found)):
+                timers |= found
         times = whole.in_rounds(options, timers)
         times = {
             ((where, kind), what): each if where == "1 GPU" else shortest(options, each)
@@ -146,17 +107,14 @@ def divided_models(options, place: Place, ranks: int) -> dict:
     shape = options.seventy.on(ranks)
     models = block_models(shape, place)
     found, world = {}, f"{ranks} GPUs"
-    for name, make in (
-        ("NCCL", nccl),
-        ("one-shot", lambda: one_shot(max(options.batches) * shape.hidden, place)),
-    ):
-        if name not in options.reduce:
-            continue
-        with whole.told(f"{world}, {name}"):
-            reduce = make()
+    for name in options.reduce:
+        sums = agreed(name, options, shape, place, ranks)
+        if sums:
             for kind, each in models.items():
                 model = Decoder(shape, each.blocks, each.embedding, each.head)
-                model.reduce, model.gather = reduce, gathered(ranks)
+                model.gather = gathered(ranks)
+                for attribute, function in sums.items():
+                    setattr(model, attribute, function)
                 found[f"{world}, {name}", kind] = model
     return found
 
@@ -225,27 +183,50 @@ def add_rows(options, rows, batch: int, glue: str, times: dict, ranks: int) -> N
 
 
 def divided_is_right(options, rows, rank: int, ranks: int) -> None:
-    """A small decoder on all ranks gives the logits that it gives on one."""
-    shape = Shape("small", 2, 512, 8, 4, 1024, 512)
+    """A small decoder on all ranks gives the logits that it gives on one, by every kind of sum and
+    glue that is measured, and on all ranks the same."""
+    shape = Shape("small", 2, 1024, 8, 4, 2048, 512)
     place = here(options)
     torch.manual_seed(0)  # the same numbers on every rank
     numbers = random_decoder(shape, half, Place("cpu", torch.float32))
     alone = quantised(numbers, shape, place, None)
     part = quantised(numbers, shape.on(ranks), place, own_places(shape, rank, ranks))
-    part.reduce, part.gather = nccl(), gathered(ranks)
     tokens, position = torch.tensor([3, 5, 7]), torch.tensor([15])
     cache = [each.half().to(place.device) for each in numbers.cache(3, 16)]
     kv, own = shape.kv_heads, shape.kv_heads // ranks
     mine = torch.arange(rank * own, (rank + 1) * own)
     own_cache = [each[:, :, torch.cat([mine, kv + mine])].contiguous() for each in cache]
     tokens, position = tokens.to(place.device), position.to(place.device)
-    found = part.step(tokens, own_cache, position)
-    error = whole.relative(found, alone.step(tokens, cache, position))
-    said = f"a decoder on {ranks} ranks: error {error:.1e}, bound {whole.LARGEST_ERROR}"
-    if rows is not None:
-        row = {"part": "check", "what": "divided", "shape": shape.name, "gpus": ranks, "m": 3}
-        rows.add(row | {"relative_error": error, "bound": whole.LARGEST_ERROR}, said)
-    whole.fail_unless(options, error < whole.LARGEST_ERROR, said)
+    expected = alone.step(tokens, cache, position)
+    glue = glue_named(options.glue[-1])
+    for name in options.reduce:
+        sums = agreed(name, options, shape, place, ranks)
+        if not sums:
+            continue
+        part.reduce, part.join, part.gather = same, None, gathered(ranks)
+        for attribute, function in sums.items():
+            setattr(part, attribute, function)
+        part.with_glue(glue)
+        again = [part.step(tokens, whole.copies(own_cache), position) for _ in range(3)]
+        error = max(whole.relative(found, expected) for found in again)
+        said = f"a decoder on {ranks} ranks, {name}, {glue.name}: error {error:.1e}, bound"
+        said = f"{said} {whole.LARGEST_ERROR}"
+        row = {
+            "part": "check",
+            "what": "divided",
+            "shape": shape.name,
+            "where": f"{ranks} GPUs, {name}",
+            "glue": glue.name,
+            "gpus": ranks,
+            "m": len(tokens),
+            "relative_error": error,
+            "bound": whole.LARGEST_ERROR,
+        }
+        if rows is not None:
+            rows.add(row, said)
+        whole.fail_unless(options, error < whole.LARGEST_ERROR, said)
+    if options.failures:
+        raise SystemExit("wrong: " + "; ".join(options.failures))  # nothing is timed then
 
 
 def own_places(shape, rank: int, ranks: int) -> dict[str, tuple]:
@@ -310,7 +291,7 @@ def seventy(options, rows) -> None:
         port = found.getsockname()[1]
     plain = {
         name: getattr(options, name)
-        for name in ("device", "context", "rounds", "batches", "glue", "seventy", "reduce")
+        for name in ("device", "context", "rounds", "batches", "glue", "seventy", "reduce", "done")
     }
     where = (str(rows.path), rows.common, options.kernel_names)
     multiprocessing.spawn(process, (ranks, port, plain, where), nprocs=ranks)

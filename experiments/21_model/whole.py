@@ -12,22 +12,24 @@ from decoder import (
     PLAIN,
     Decoder,
     Place,
-    TorchInt4,
-    compiled_glue,
     dense_twin,
     four_bit,
+    glue_named,
     half,
     random_decoder,
 )
+from peers import KERNELS, PEERS
 
 from numba_marlin.bench.ceilings import measure as measure_ceilings
 from numba_marlin.bench.timing import interleave
+from numba_marlin.emulator import Schedule
+from numba_marlin.emulator.scheduling.schedules import OF_WARPS
 
 # Norm-wise, of logits of two layers in fp16 with a float32 twin: 17 tensors on the way are rounded,
 # each by at most 2**-11 of itself; if independently, that adds up to sqrt(17) * 2**-11 = 0.002.
 LARGEST_ERROR = 5e-3
 FLOAT, INT = "fp16", "int4"
-FP16_HEAD, TORCH_INT4 = "int4, fp16 head", "torch int4"
+FP16_HEAD = "int4, fp16 head"
 
 
 def relative(found, expected) -> float:
@@ -71,8 +73,9 @@ def check(options, rows) -> None:
     )
     report_error(options, rows, shape, "prefill", length, length, error, plain)
     for glue in glues(options):
-        with told(f"replay with {glue.name} glue"):
-            replayed(model.with_glue(glue), options, context, rows)
+        for batch in options.batches:
+            with failing(options, f"replay with {glue.name} glue, m={batch}"):
+                replayed(model.with_glue(glue), batch, options, rows)
 
 
 def report_error(options, rows, shape, what, m, context, error, plain) -> None:
@@ -104,9 +107,9 @@ def same_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def replayed(model: Decoder, options, context: int, rows) -> None:
+def replayed(model: Decoder, batch: int, options, rows) -> None:
     """A captured step against an eager one, and that against one with plain glue."""
-    batch = options.batches[-1]
+    context = min(options.context, 256)
     tokens, cache, position = inputs(model, batch, context)
     start = copies(cache)
     held = clock.timer(options.device, lambda index: model.step(tokens, cache, position))
@@ -145,13 +148,19 @@ def copies(cache):
 
 def glues(options):
     """The kinds of glue that were asked for and that can be made here."""
-    return [PLAIN if name == "plain" else compiled_glue(name == "pdl") for name in options.glue]
+    found = []
+    for name in options.glue:
+        with told(f"{name} glue"):
+            if name == "fused" and options.device != "cuda":
+                raise RuntimeError("it needs a GPU; the part glue runs it on the PTX machine")
+            found.append(glue_named(name))
+    return found
 
 
 # ---- models
 
 
-def models(options, peers: bool) -> dict[str, Decoder]:
+def models(options, rows, peers: bool) -> dict[str, Decoder]:
     """{contender: decoder}; "int4, fp16 head" shares the blocks of "int4"."""
     place = Place(options.device, torch.float16)
     start = time.perf_counter()
@@ -162,16 +171,64 @@ def models(options, peers: bool) -> dict[str, Decoder]:
     int4 = found[INT]
     found[FP16_HEAD] = Decoder(int4.shape, int4.blocks, int4.embedding, found[FLOAT].head)
     if peers and options.peers:
-        with told(TORCH_INT4):
-            place = Place(options.device, torch.bfloat16)
-            made = random_decoder(options.shape, TorchInt4, place)
-            made.step(*inputs(made, 1, 16))
-            found[TORCH_INT4] = made
+        found |= peers_there(options, rows)
     if options.device == "cuda":
         torch.cuda.synchronize()
         gb = torch.cuda.memory_allocated() / 1e9
         print(f"  weights: {gb:.1f} GB made in {time.perf_counter() - start:.1f} s", flush=True)
     return found
+
+
+def peers_there(options, rows) -> dict[str, Decoder]:
+    """Of other projects' layers; a row says why one is left out."""
+    found = {}
+    for name, (make, dtype) in PEERS.items():
+        try:
+            made = random_decoder(options.shape, make, Place(options.device, dtype))
+            made.step(*inputs(made, 1, 16))
+            found[name] = made
+        except Exception as error:  # whatever a peer raises
+            why = f"{type(error).__name__}: {str(error)[:200]}"
+            row = {"part": "peer", "contender": name, "m": None, "left_out": why}
+            rows.add(row, f"{name} is left out: {why}")
+    return found
+
+
+def glue_on_machine(options, rows) -> None:
+    """The Triton kernels of glue fused and of ``join`` on the PTX machine, which looks for races,
+    in several orders. Needs Triton, no GPU."""
+    try:
+        import glue_cases
+    except ImportError as error:
+        print(f"  left out: {error}", flush=True)
+        return
+    from importlib.metadata import version
+
+    orders = [None, *(Schedule(21, order) for order in OF_WARPS)]
+    for case in glue_cases.cases():
+        with failing(options, f"{case.kernel}, {case.what}"):
+            worst = max(case.run(schedule) for schedule in orders)
+            row = {
+                "part": "glue",
+                "contender": case.kernel,
+                "what": case.what,
+                "m": case.m,
+                "orders": len(orders),
+                "worst": round(worst, 3),
+                "triton": version("triton"),
+            }
+            said = f"{case.kernel}, {case.what}: {worst:.2f} of its bound in {len(orders)} orders"
+            rows.add(row, said)
+            fail_unless(options, worst <= 1, said)
+
+
+@contextlib.contextmanager
+def failing(options, name: str):
+    """What raises counts as wrong."""
+    try:
+        yield
+    except Exception as error:
+        fail_unless(options, False, f"{name}: {type(error).__name__}: {str(error)[:300]}")
 
 
 @contextlib.contextmanager
@@ -186,6 +243,8 @@ def told(name: str):
 def decode(options, rows, made: dict[str, Decoder]) -> None:
     for glue in glues(options):
         for batch in options.batches:
+            if ("decode", glue.name, batch, None, None) in options.done:
+                continue
             begin = time.perf_counter()
             timers = {}
             for name, model in made.items():
@@ -263,7 +322,7 @@ def add_rows(options, rows, part: str, m: int, glue: str, times: dict) -> None:
 
 def kernels(options, part: str, m: int, name: str):
     """{layer: kernel} of a contender, or the one that it has; logits of a prefill are of a row."""
-    alone = {FLOAT: "cublas", TORCH_INT4: "_weight_int4pack_mm"}
+    alone = {FLOAT: "cublas", **KERNELS}
     if name in alone:
         return alone[name]
     found = dict(options.kernels(options.shape, m))
@@ -272,7 +331,7 @@ def kernels(options, part: str, m: int, name: str):
 
 
 def predicted(part: str, shape, m: int, context: int, name: str):
-    if name == TORCH_INT4:
+    if name in PEERS:
         return None
     if part == "prefill":
         return prediction.prefill(shape, m, name)
