@@ -101,6 +101,7 @@ ALLOWED = {
         "hardware",
         "heuristics",
         "kernels",
+        "problems",
         "quantizers",
         "reference",
         "wording",

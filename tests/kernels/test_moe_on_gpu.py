@@ -1,0 +1,78 @@
+"""Contract under test: the kernels of experts give on a GPU what they give on the machine: exact
+problems bit for bit, others within their bounds, the same bits on every run, whatever the routing.
+
+All of it needs a GPU and torch: ``pytest --run-on cuda``.
+"""
+
+import numpy as np
+import pytest
+
+import numba_marlin as nm
+from numba_marlin import reference
+from numba_marlin.formats.floats import round_to
+from tests.kernels import moe, test_moe, test_moe_wgmma
+
+FEW = {f"moe, {name}": config for name, config in test_moe.CONFIGURATIONS.items()}
+MANY = {f"moe_wgmma, {name}": config for name, config in test_moe_wgmma.GATES.items()}
+# tokens: one, some, more than tiles have rows
+TOKENS = (1, 37, 700)
+
+
+def on_device(given, device):
+    """-> c [rows, n], NumPy, twice the same."""
+    torch = pytest.importorskip("torch")
+    config = given.config
+    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[config.dtype]
+
+    def there(array):
+        return torch.from_numpy(array.astype(np.float32)).to(device, dtype)
+
+    ids, weights = (
+        torch.from_numpy(np.ascontiguousarray(each)).to(device)
+        for each in (given.routing.ids, given.routing.weights)
+    )
+    y, again = (
+        nm.moe_matmul(
+            there(given.x),
+            given.experts,
+            nm.Routing.of(ids, weights, config.experts),
+            bias=None if given.bias is None else there(given.bias),
+            combine=config.combine,
+            activation=config.activation,
+            config=config,
+            backend="auto" if device == "cuda" else "emulator",
+        )
+        for _ in range(2)
+    )
+    assert torch.equal(y, again)
+    columns = given.experts.n // (2 if config.gated else 1)
+    return round_to(y.float().cpu().numpy().reshape(-1, columns), config.dtype)
+
+
+def is_exact(config):
+    """Sums of small integers times powers of two, and nothing else."""
+    integers = config.codes == "integer" and config.zeros != "float16"
+    return integers and not config.bias and not config.gated
+
+
+def judge(config, m, device):
+    few = "batch" in vars(config)
+    k = test_moe_wgmma.k_of(config) if not few else 256
+    n = test_moe_wgmma.columns_of(config) if not few else 384 if config.gated else 200
+    rng = np.random.default_rng(m)
+    ids = moe.ids_of(rng, m, config.experts, config.top_k)
+    given = moe.layer(config, ids, n, k, integers=is_exact(config), seed=m)
+    c, allowed = on_device(given, device), given.bounds()
+    if is_exact(config):
+        assert np.array_equal(c, round_to(allowed.product, config.dtype))
+    else:
+        report = reference.judged(c, allowed)
+        assert report.ok, report
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize("name", FEW | MANY)
+def test_a_gpu_gives_the_products(name, m, run_on):
+    if run_on != "cuda":
+        pytest.skip("needs a GPU: --run-on cuda")
+    judge((FEW | MANY)[name], m, "cuda")
