@@ -10,7 +10,8 @@ import pytest
 import numba_marlin as nm
 from numba_marlin import reference
 from numba_marlin.formats.floats import round_to
-from tests.kernels import moe, test_moe, test_moe_wgmma
+from numba_marlin.testing.experts import ids_of, layer
+from tests.kernels import test_moe, test_moe_wgmma
 
 FEW = {f"moe, {name}": config for name, config in test_moe.CONFIGURATIONS.items()}
 MANY = {f"moe_wgmma, {name}": config for name, config in test_moe_wgmma.GATES.items()}
@@ -60,8 +61,8 @@ def judge(config, m, device):
     k = test_moe_wgmma.k_of(config) if not few else 256
     n = test_moe_wgmma.columns_of(config) if not few else 384 if config.gated else 200
     rng = np.random.default_rng(m)
-    ids = moe.ids_of(rng, m, config.experts, config.top_k)
-    given = moe.layer(config, ids, n, k, integers=is_exact(config), seed=m)
+    ids = ids_of(rng, m, config.experts, config.top_k)
+    given = layer(config, ids, n, k, integers=is_exact(config), seed=m)
     c, allowed = on_device(given, device), given.bounds()
     if is_exact(config):
         assert np.array_equal(c, round_to(allowed.product, config.dtype))
