@@ -11,10 +11,10 @@ import numba_marlin as nm
 from numba_marlin import reference
 from numba_marlin.formats.floats import round_to
 from numba_marlin.testing.experts import ids_of, layer
-from tests.kernels import test_moe, test_moe_wgmma
+from tests.kernels import moe_few, moe_many
 
-FEW = {f"moe, {name}": config for name, config in test_moe.CONFIGURATIONS.items()}
-MANY = {f"moe_wgmma, {name}": config for name, config in test_moe_wgmma.GATES.items()}
+FEW = {f"moe, {name}": config for name, config in moe_few.CONFIGURATIONS.items()}
+MANY = {f"moe_wgmma, {name}": config for name, config in moe_many.GATES.items()}
 # tokens: one, some, more than tiles have rows
 TOKENS = (1, 37, 700)
 
@@ -58,8 +58,8 @@ def is_exact(config):
 
 def judge(config, m, device):
     few = "batch" in vars(config)
-    k = test_moe_wgmma.k_of(config) if not few else 256
-    n = test_moe_wgmma.columns_of(config) if not few else 384 if config.gated else 200
+    k = moe_many.k_of(config) if not few else 256
+    n = moe_many.columns_of(config) if not few else 384 if config.gated else 200
     rng = np.random.default_rng(m)
     ids = ids_of(rng, m, config.experts, config.top_k)
     given = layer(config, ids, n, k, integers=is_exact(config), seed=m)

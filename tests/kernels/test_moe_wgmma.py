@@ -14,66 +14,25 @@ from numba_marlin.compiler import gates
 from numba_marlin.emulator.errors import MachineError
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.routing import Routing
-from numba_marlin.kernels.experts.moe_wgmma import KERNEL, MoeWgmmaConfig
+from numba_marlin.kernels.experts.moe_wgmma import KERNEL
 from numba_marlin.testing.experts import ids_of, layer
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe
 from tests.kernels.harness import cases
+from tests.kernels.moe_many import (
+    CONFIGURATIONS,
+    DOWN,
+    GATED,
+    GATES,
+    LARGE,
+    SMALL,
+    columns_of,
+    k_of,
+)
 
 pytest.importorskip("ml_dtypes")
 
-# tiles of 16 rows and 64 columns, one warpgroup that multiplies
-SMALL = MoeWgmmaConfig(
-    experts=5, top_k=2, tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4
-)
-DOWN = replace(SMALL, combine=True, x_of_pairs=True)
-TWO = replace(SMALL, tile_n=128, warpgroups=2, stages=3)
-GATED = replace(TWO, activation="silu")
-CONFIGURATIONS = {
-    "of tokens": SMALL,
-    "down": DOWN,
-    "silu": GATED,
-    "swiglu-oai, bias, bfloat16": replace(
-        GATED, activation="swiglu-oai", bias=True, dtype="bfloat16", group_blocks=2
-    ),
-    "silu, 256 columns, one scale per column": replace(
-        GATED, tile_n=256, tile_m=32, group_blocks=-1
-    ),
-    "silu, MXFP4": replace(GATED, codes="e2m1", group_blocks=2),
-    "silu, NVFP4, 256 columns": replace(GATED, codes="e2m1", group_blocks=1, tile_n=256),
-    "silu, 8 bits, 256 columns": replace(GATED, bits=8, tile_n=256),
-    "whole, bfloat16, bias": replace(
-        TWO, split=False, dtype="bfloat16", bias=True, group_blocks=-1, tile_m=48
-    ),
-    "down, bias, 256 columns": replace(
-        DOWN, tile_n=256, warpgroups=2, tile_m=64, group_blocks=8, bias=True, stages=3
-    ),
-    "down, 37 experts, 64 columns a warp": replace(
-        DOWN, experts=37, top_k=3, tile_n=256, group_blocks=2, stages=3
-    ),
-    "down, MXFP4, bfloat16": replace(DOWN, codes="e2m1", group_blocks=2, dtype="bfloat16"),
-    "NVFP4": replace(TWO, codes="e2m1", group_blocks=1),
-    "zero points": replace(TWO, zeros="integer", group_blocks=2),
-    "8 bits, zero points": replace(SMALL, bits=8, zeros="integer", tile_n=128),
-    "float16 zero points": replace(TWO, zeros="float16"),
-    "scaled sums": replace(TWO, scaling="sums", group_blocks=8),
-}
 USUAL = ("of tokens", "down", "silu", "swiglu-oai, bias, bfloat16", "whole, bfloat16, bias")
-# what a GPU is given (``choose``)
-LARGE = {(192, 128): replace(TWO, tile_m=192), (128, 256): replace(TWO, tile_m=128, tile_n=256)}
-WHAT = (
-    {},
-    {"combine": True, "x_of_pairs": True},
-    {"combine": True, "x_of_pairs": True, "top_k": 5, "bias": True, "group_blocks": 2},
-    {"activation": "swiglu-oai", "bias": True, "dtype": "bfloat16"},
-    {"activation": "silu", "codes": "e2m1", "group_blocks": 2, "bias": True},
-    {"zeros": "integer", "group_blocks": 2},
-)
-GATES = CONFIGURATIONS | {
-    f"{tile}, {change}": replace(config, stages=4, **change)
-    for tile, config in LARGE.items()
-    for change in WHAT
-}
 ROUTINGS = {
     "one token": [[3, 1]],
     "every expert": [[0, 1], [2, 3], [4, 0], [1, 2]],
@@ -88,15 +47,6 @@ ROUTINGS = {
 
 def routed(config, m, seed=1):
     return ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
-
-
-def k_of(config):
-    return 256 if config.group_blocks == 8 else 192
-
-
-def columns_of(config):
-    """Not whole tiles: an n, or a gate's and an up's."""
-    return 2 * 192 if config.gated and config.tile_n > 128 else 2 * 64 if config.gated else 200
 
 
 @pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
