@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from pathlib import Path
 
 from numba_marlin.on_cpu import launching, modules
 from numba_marlin.on_cpu.driver import HostDriver
@@ -21,7 +22,8 @@ def patched(options: Options) -> Iterator[None]:
     import numba_cuda  # noqa: F401  (redirects numba.cuda)
     from numba.cuda import debuginfo, dispatcher
     from numba.cuda.codegen import CUDACodeLibrary
-    from numba.cuda.cudadrv import devices, driver
+    from numba.cuda.cudadrv import devices, driver, nvrtc
+    from numba.cuda.memory_management import nrt
 
     with on_host("numba.cuda") as (host, old):
         old.set(dispatcher, "LaunchConfig", modules.LaunchConfig)
@@ -36,13 +38,36 @@ def patched(options: Options) -> Iterator[None]:
         old.set(builder, "_di_subroutine_type", untyped(vars(builder)["_di_subroutine_type"]))
         old.set(dispatcher._Kernel, "launch", remembered(dispatcher._Kernel.launch))
         old.set(CUDACodeLibrary, "get_ltoir", lto_ir)
+        old.set(nrt, "LaunchConfig", modules.LaunchConfig)
+        old.set(nrt, "launch", partial(launching.launch, host))
+        old.set(nrt._Runtime, "_compile_memsys_module", counters(host, options, devices, nvrtc))
         functions = weakref.WeakKeyDictionary()
         old.set(
             CUDACodeLibrary,
             "get_cufunc",
             lambda library: loaded(library, functions, host, options, devices, driver),
         )
-        yield
+        nrt.rtsys.close()
+        try:
+            yield
+        finally:
+            nrt.rtsys.close()
+
+
+def counters(host: HostDriver, options: Options, devices, nvrtc):
+    """In place of _Runtime._compile_memsys_module: the counters of numba-cuda's reference counting,
+    which it compiles to machine code."""
+    from numba.cuda.memory_management import nrt
+
+    def compile_counters(runtime) -> None:
+        path = Path(nrt.__file__).with_name("memsys.cu")
+        compiled = nvrtc.compile(path.read_text("utf-8"), path.name, host.capability)[0]
+        text = compiled.code.decode()
+        code = modules.ObjectCode(text, host.handle(), host.memory, options.races)
+        host.libraries[code.handle] = code
+        runtime._memsys_module = devices.get_context().create_module_image(code)
+
+    return compile_counters
 
 
 def loaded(library, functions, host: HostDriver, options: Options, devices, driver):
