@@ -6,13 +6,15 @@ earlier have arrived at ``bytes_per_cycle`` (the device's bandwidth, shared by i
 ``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SM_SCHEDULERS
 schedulers that issue one instruction per cycle each, or its tensor-core operations at
 ``flops_per_cycle``, whichever is more. With the pipeline, a fill is issued at the start of the
-use during which the run issued it; without it, after the use of the previous stage. The model
-ignores caches, bank conflicts and clocks under load: it shows the benefit of overlap, not the time
-of a kernel.
+use during which the run issued it, but not before its stage is free; with a plain double buffer,
+when the use before the last one is done; without either, after the use of the previous stage. The
+model ignores caches, bank conflicts and clocks under load: it shows the benefit of overlap, not the
+time of a kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +41,15 @@ class Use:
 @dataclass(frozen=True)
 class Work:
     """The work of one use: bytes to load, warp instructions to issue, tensor-core operations;
-    ``ahead``: the use during which its fill was issued, -1 if before the first."""
+    ``ahead``: the use during which its fill was issued, -1 if before the first; ``freed``: the last
+    use of its stage before, -1 if there was none."""
 
     tile: int | None
     nbytes: int
     instructions: int
     flops: int
     ahead: int
+    freed: int = -1
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def works(trace: Trace, block: int) -> list[Work]:
                 int(inside.sum()),
                 int(flops[pcs[inside]].sum()),
                 min(ahead, position - 1),
+                max((at for at in range(position) if used[at].stage == fill.stage), default=-1),
             )
         )
     return found
@@ -114,10 +119,27 @@ def cycles_of(work: Work, rates: Rates) -> float:
 
 
 def with_pipeline(found: list[Work], rates: Rates) -> list[Use]:
+    def issued_at(uses: list[Use]) -> float:
+        work = found[len(uses)]
+        issued = uses[work.ahead].begun if 0 <= work.ahead < len(uses) else 0.0
+        return max(issued, uses[work.freed].done if work.freed >= 0 else 0.0)
+
+    return in_turn(found, rates, issued_at)
+
+
+def double_buffer(found: list[Work], rates: Rates) -> list[Use]:
+    """The same fills and uses with two stages: a fill is issued when the use before the last one is
+    done, which has freed its stage."""
+    return in_turn(found, rates, lambda uses: uses[-2].done if len(uses) > 1 else 0.0)
+
+
+def in_turn(found: list[Work], rates: Rates, issued_at: Callable[[list[Use]], float]) -> list[Use]:
+    """The uses, one after the other; ``issued_at``: when the fill of the next one is issued, from
+    the uses before it."""
     uses: list[Use] = []
     wire = 0.0  # when the bytes issued so far have come
     for work in found:
-        issued = uses[work.ahead].begun if 0 <= work.ahead < len(uses) else 0.0
+        issued = issued_at(uses)
         wire = max(wire, issued) + work.nbytes / rates.bytes_per_cycle
         landed = max(issued + LATENCY, wire)
         begun = max(landed, uses[-1].done if uses else 0.0)
@@ -141,6 +163,7 @@ __all__ = [
     "Rates",
     "Use",
     "Work",
+    "double_buffer",
     "rates",
     "with_pipeline",
     "without_pipeline",

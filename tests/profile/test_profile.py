@@ -15,9 +15,10 @@ from numba_marlin.problems import BlockProblem
 from numba_marlin.profile import build as profile
 from numba_marlin.profile import lanes
 from numba_marlin.profile.pages import profile_page
+from numba_marlin.profile.pages.operand_views import packing
 from numba_marlin.profile.sources import model, rules
 from numba_marlin.profile.sources.occupancy import occupancy
-from numba_marlin.views import html, text
+from numba_marlin.views import Grid, html, text
 from tests.profile.built import H200, counted, data, section
 from tests.views.pages import shown
 
@@ -78,6 +79,7 @@ ALTERED = [  # section, what of the profile is altered
     ("transactions", lambda found: found["first_accesses"].pop(0)),
     ("packing", change(("word", "codes", 3, "value"), 42.5)),
     ("packing", change(("word", "value"), 0x12345678)),
+    ("packing", change(("word", "codes", 3, "n"), 12)),
     ("tensor", change(("counts", "flops"), lambda value: 5 * value)),
     ("timeline", change(("parts", "us", "launch"), 999.0)),
     ("timeline", change(("sections", "multiply", "instructions"), 31337)),
@@ -96,6 +98,22 @@ def test_an_altered_number_alters_its_view(key, alter):
     before = section(found, key)
     alter(found)
     assert section(found, key) != before
+
+
+def test_the_codes_of_a_word_are_drawn_where_they_belong():
+    found = data()
+    drawn = next(part for part in packing(found).parts if isinstance(part, Grid))
+    places = {
+        (row, column): cell.text
+        for row, cells in enumerate(drawn.cells)
+        for column, cell in enumerate(cells)
+        if cell.text != "."
+    }
+    assert places == {
+        (each["k"], each["n"]): str(number) for number, each in enumerate(found["word"]["codes"])
+    }
+    found["word"]["codes"][0]["k"] = 10**9  # a file may say anything
+    assert not any(isinstance(part, Grid) for part in packing(found).parts)
 
 
 def test_another_run_has_other_views():

@@ -41,6 +41,35 @@ def test_an_idle_wire_is_no_head_start():
     assert (second.issued, second.landed, second.done) == (700, 700 + 1000, 1800)
 
 
+def test_a_stage_is_not_filled_while_it_is_in_use():
+    """The run issued the second fill of the stage as its first use began; it must wait for the end
+    of that use."""
+    rates = model.Rates(bytes_per_cycle=10, flops_per_cycle=1000)
+    works = [model.Work(0, 100, 400, 0, -1), model.Work(16, 100, 400, 0, 0, freed=0)]
+    assert [use.issued for use in model.with_pipeline(works, rates)] == [0, 800]
+
+
+def test_a_double_buffer_fills_the_stage_that_the_use_before_the_last_one_left():
+    rates = model.Rates(bytes_per_cycle=10, flops_per_cycle=1000)
+    works = [model.Work(16 * turn, 1000, 400, 0, -1) for turn in range(4)]
+    assert [(use.issued, use.landed, use.done) for use in model.double_buffer(works, rates)] == [
+        (0, 700, 800),
+        (0, 700, 900),
+        (800, 1500, 1600),
+        (900, 1600, 1700),
+    ]
+
+
+def test_the_kernel_with_a_double_buffer_is_modelled_as_one():
+    found, _ = recorded("buffered")
+    rates = model.rates(4.8e12, 989e12, 132)
+    works = model.works(found, 0)
+    assert len(works) > 2 and [work.freed for work in works] == [
+        max(-1, turn - 2) for turn in range(len(works))
+    ]
+    assert model.with_pipeline(works, rates) == model.double_buffer(works, rates)
+
+
 def test_the_rates_of_an_sm_are_its_share_of_the_device_a_cycle():
     found = model.rates(4.8e12, 989e12, 132)
     assert found.bytes_per_cycle * 132 * 1.7e9 == pytest.approx(4.8e12)

@@ -231,15 +231,16 @@ def test_floats_of_the_reader_are_what_the_kernel_multiplies(tmp_path, capsys):
     assert json.loads(plain.render(pages.page(found, keys=("weights",))))
 
 
-def test_both_timelines_say_how_much_of_their_time_they_multiply():
+def test_every_timeline_says_how_much_of_their_time_they_multiply():
     found, _ = recorded("ampere")
     device = device_named("H200")  # the default
     works = model.works(found, 0)
     rates = model.rates(device.bandwidth_bytes, device.peak_flops(16), device.sms)
     said = plain.render(pages.page(found, keys=("timeline",)))
     shares = []
-    for uses in (model.without_pipeline(works, rates), model.with_pipeline(works, rates)):
+    for how in (model.without_pipeline, model.double_buffer, model.with_pipeline):
+        uses = how(works, rates)
         share = sum(model.cycles_of(work, rates) for work in works) / uses[-1].done
         assert timeline.busy(uses) == pytest.approx(share) and f" in {share:.0%}" in said
         shares.append(share)
-    assert 0 < shares[0] < shares[1] <= 1
+    assert 0 < shares[0] < shares[1] <= shares[2] <= 1

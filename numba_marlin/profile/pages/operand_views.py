@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from numba_marlin.views import Bar, Bars, BitRow, Bits, Cell, Facts, Section, Table
+from numba_marlin.views import Bar, Bars, BitRow, Bits, Cell, Facts, Grid, Section, Table
+
+MOST_DRAWN = 64  # rows or columns of a drawing of the matrix
 
 
 def packing(data: dict) -> Section:
@@ -75,8 +77,43 @@ def packing(data: dict) -> Section:
                 title="What it holds",
                 source="recorded",
             ),
+            *where_they_go(word, names),
         ),
     )
+
+
+def where_they_go(word: dict, names: list[str]) -> tuple[Grid, ...]:
+    """Draw where a word's codes belong in the matrix: whole steps of 16 along k and n. Nothing if
+    they are too far apart to draw."""
+    codes = word["codes"]
+    first_k, first_n = (min(each[axis] for each in codes) // 16 * 16 for axis in ("k", "n"))
+    rows, columns = (
+        max(each[axis] for each in codes) // 16 * 16 + 16 - first
+        for axis, first in (("k", first_k), ("n", first_n))
+    )
+    if max(rows, columns) > MOST_DRAWN:
+        return ()
+    at = {(each["k"] - first_k, each["n"] - first_n): number for number, each in enumerate(codes)}
+
+    def cell(place: tuple[int, int]) -> Cell:
+        if place not in at:
+            return Cell(".", tone="dim")
+        each = codes[at[place]]
+        return Cell(str(at[place]), names[at[place]], "", f"k {each['k']}, n {each['n']}")
+
+    grid = Grid(
+        tuple(tuple(cell((row, column)) for column in range(columns)) for row in range(rows)),
+        tuple(f"k {first_k + row}" for row in range(rows)),
+        tuple(str(first_n + column) for column in range(columns)),
+        "n",
+        title="Where its codes belong in the matrix",
+        source="recorded",
+        note=(
+            "A number is that of the code in the word, 0 in its lowest bits. The dots are the codes"
+            " of other words."
+        ),
+    )
+    return (grid,)
 
 
 def tensor(data: dict) -> Section:
