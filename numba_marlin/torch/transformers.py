@@ -10,7 +10,8 @@ activation order too, AWQ, compressed-tensors, NVFP4, MXFP4), and quantises a mo
 
 ``AutoModelForCausalLM.from_pretrained(path, quantization_config=Config(...))`` does so too where
 config.json names no method that transformers knows. Where it names one ("gptq"), transformers
-insists on that one's own loader and raises; ``from_pretrained`` replaces that statement first.
+insists on that one's own loader and raises; ``from_pretrained`` replaces that statement first, and
+``takeover.take_over`` puts our configuration in the place of theirs.
 
 How: before transformers loads, every module that will be packed is taken out of the model's
 skeleton (``skeleton``), and transformers loads everything else, as ever (names, devices, types).

@@ -45,7 +45,14 @@ class Tokenizer:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("number", range(3), ids=["swap", "quantised", "taken over"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(0, id="swap"),
+        pytest.param(1, id="quantised", marks=pytest.mark.thorough),
+        pytest.param(2, id="taken over", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_examples_with_transformers_run(tmp_path, monkeypatch, capsys, number):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate", reason="transformers' device_map")
