@@ -62,3 +62,28 @@ def test_what_a_launch_reads_before_it_waits_must_be_complete(cases):
     on_machine.machined(lambda: norm.norm(x, weight), given, ("weight",))
     with pytest.raises(Race, match="kernel before"):
         on_machine.machined(lambda: norm.norm(x, weight), given)
+
+
+def test_a_step_launches_four_kernels_a_layer_and_a_norm(cases):
+    """As the decoder calls them; with ``join`` as many, and no other norm than the first."""
+    import torch
+
+    decoder, fused, join, launches = (
+        importlib.import_module(name) for name in ("decoder", "fused", "join", "triton_launches")
+    )
+    shape = decoder.Shape("small", 2, 256, 2, 1, 512, 64)
+    model = decoder.random_decoder(
+        shape, decoder.half, decoder.Place("cpu", torch.float16)
+    ).with_glue(fused.fused_glue())
+    tables = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
+    calls = torch.zeros(1, join.MOST_ROWS, dtype=torch.int32)
+    cache, position = model.cache(3, 70), torch.tensor([69])
+    for joined, norms, joins in ((None, 5, 0), (join.Inbox(0, 2, *tables, calls).join, 1, 4)):
+        model.join = joined
+        with torch.no_grad(), launches.recording("sm_90") as recorded:
+            assert model.step(torch.tensor([1, 2, 3]), cache, position).shape == (3, 64)
+        names = [kernel.metadata.name for kernel, *_ in recorded]
+        expected = {"add_norm_kernel": norms, "attention_kernel": 2, "gate_kernel": 2}
+        expected |= {"join_kernel": joins} if joins else {}
+        assert {name: names.count(name) for name in names} == expected
+        assert all(kernel.metadata.launch_pdl for kernel, *_ in recorded)
