@@ -29,7 +29,6 @@ from typing import Any
 from numba_marlin.execution.plan import Plan
 from numba_marlin.heuristics import Candidate
 from numba_marlin.kernels.registry import find_kernel
-from numba_marlin.problems import EXPERTS
 
 # Seconds of two cores: per weight, to draw, quantise and pack it and to look at the error; per
 # multiplication of the float64 product, to compare with.
@@ -58,13 +57,8 @@ def launch(problem: Any, candidate: Candidate) -> Expected:
     about = find_kernel(candidate.kernel).about
     warps = _warps(candidate)
     count = about.instructions(candidate.config, problem.m, problem.n, problem.k)
-    nbytes = MACHINE_WEIGHT_BYTES * _weights(problem) + WARP_BYTES * warps
+    nbytes = MACHINE_WEIGHT_BYTES * problem.weights + WARP_BYTES * warps
     return Expected(about.machine_cost.seconds(count, warps), COMPILER_BYTES + nbytes, count)
-
-
-def _weights(problem: Any) -> int:
-    """How many there are."""
-    return problem.n * problem.k * (problem.experts if problem.kind == EXPERTS else 1)
 
 
 def _warps(candidate: Candidate) -> int:
@@ -75,7 +69,7 @@ def _warps(candidate: Candidate) -> int:
 def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
     """What quantising takes, and as many launches on the PTX machine, each with a listener that
     records what it hears (``trace``, ``profile``)."""
-    found, weights = launch(problem, candidate), _weights(problem)
+    found, weights = launch(problem, candidate), problem.weights
     nbytes = BASE_BYTES + WEIGHT_BYTES * weights + found.nbytes
     return Expected(
         WEIGHT_SECONDS * weights + LISTENING * runs * found.seconds,
@@ -86,7 +80,7 @@ def recorded(problem: Any, candidate: Candidate, runs: int = 1) -> Expected:
 
 def whole(problem: Any, plan: Plan) -> Expected:
     """What ``numba-marlin run`` takes; without compiling, which takes seconds once."""
-    weights, products = _weights(problem), problem.flops / 2
+    weights, products = problem.weights, problem.flops / 2
     seconds = WEIGHT_SECONDS * weights + PRODUCT_SECONDS * products
     nbytes = BASE_BYTES + WEIGHT_BYTES * weights
     nbytes += ELEMENT_BYTES * problem.m * (problem.n + problem.k)

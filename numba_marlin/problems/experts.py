@@ -71,6 +71,10 @@ class ExpertsProblem(WeightProblem):
         return self.pairs / self.experts
 
     @property
+    def weights(self) -> int:
+        return self.experts * super().weights
+
+    @property
     def activation_bytes(self) -> int:
         return 2 * self.k * (self.pairs if self.x_of_pairs else self.m)
 

@@ -129,6 +129,10 @@ class BlockProblem:
         return self.n // 2 if self.gated else self.n
 
     @property
+    def weights(self) -> int:
+        return self.n * self.k
+
+    @property
     def peer_dtype(self) -> str:
         return "float16"
 

@@ -31,6 +31,10 @@ class Problem(Protocol):
         """The dimension that is summed over."""
 
     @property
+    def weights(self) -> int:
+        """Elements of the second operand, of all experts of a mixture."""
+
+    @property
     def bits(self) -> int:
         """Bits of a stored code of the second operand."""
 

@@ -85,6 +85,10 @@ class WeightProblem:
         return 1 if self.group_size == -1 else -(-self.k // self.group_size)
 
     @property
+    def weights(self) -> int:
+        return self.k * self.n
+
+    @property
     def peer_dtype(self) -> str:
         return self.dtype
 
