@@ -137,6 +137,13 @@ RIGHT = [
         x=(1, 0, 3, 2),
     ),
     Right(
+        "an address becomes a local one before it is known to be one",
+        """cvta.to.local.u64 %rd2, %p0; isspacep.local %q0, %p0; mov.u32 %r1, 5;
+        @%q0 st.local.u32 [%rd2], %r1; """
+        + STORE,
+        x=(5,) * 32,
+    ),
+    Right(
         "an exchange between lanes with a barrier of the warp",
         EXCHANGE.format("", "bar.warp.sync -1;") + STORE,
         x=(1, 0, 3, 2),

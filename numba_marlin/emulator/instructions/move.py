@@ -94,8 +94,13 @@ def cvta(ins, m):
         def step(lanes):
             s, memory = lanes.sel, m.memory
             if to:
-                address = np.broadcast_to(a[s] - window, lanes.shape).astype(np.int64)
-                d[s] = memory.local_owners.unmarked(ins, lanes, address).astype(np.uint64)
+                # what is no local address is nothing until it is used: compilers convert an address
+                # before they branch on isspacep
+                address = np.broadcast_to(a[s] - window, lanes.shape)
+                inside = address < WINDOW_BYTES
+                own = np.where(inside, address, memory.local_owners.marks[s]).astype(np.int64)
+                unmarked = memory.local_owners.unmarked(ins, lanes, own).astype(np.uint64)
+                d[s] = np.where(inside, unmarked, address)
             else:
                 d[s] = a[s] + window + memory.local_owners.marks[s].astype(np.uint64)
 
