@@ -121,13 +121,13 @@ VIEWS = (
         ),
         (
             "the chosen device's sizes by its data sheet (an H200 has 60 MiB of L2, an A100 40, not"
-            " 6), the bytes of this run counted"
+            " 6), the bytes of this run counted, latency and rate as an H200 measured them"
         ),
         (),
         "memory",
         0,
         0,
-        1,
+        2,
     ),
     (
         "word",
@@ -231,12 +231,12 @@ VIEWS = (
     (
         "buffers",
         "Buffers in shared memory",
-        "where the stages lie and what is copied there",
+        "where the stages lie and what is copied there, to scale, and the block's share of an SM",
         (),
         "pipeline",
         0,
         2,
-        3,
+        5,
     ),
     (
         "order",
@@ -253,13 +253,13 @@ VIEWS = (
     ),
     (
         "overlap",
-        "Timeline without and with the pipeline",
+        "Timeline without and with the pipeline, and with a plain double buffer",
         "modelled, by rules that stand under it, from the fills that were recorded",
         (),
         "timeline",
         0,
         2,
-        5,
+        6,
     ),
     (
         "roles",
@@ -281,8 +281,8 @@ VIEWS = (
         ("--kernel", "tcgen05"),
         "pipeline",
         0,
-        3,
-        4,
+        5,
+        6,
     ),
     (
         "blockwise",

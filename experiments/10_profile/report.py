@@ -57,15 +57,15 @@ VIEWS = (
         ),
         "summary",
         0,
-        3,
+        4,
     ),
     (
         "roofline",
         "... and how far from the roof",
         "the launch and cuBLAS under ceilings measured in the same run",
         "summary",
-        3,
         4,
+        5,
     ),
     (
         "launch",

@@ -38,10 +38,11 @@ def timeline(part: Timeline, colours: dict[str, int]) -> str:
     bottom = len(part.lanes) * (ROW + GAP) + 4
     body = []
     for tick in ticks(low, high, 10):
-        x = left + (tick - low) * scale
+        x, said = left + (tick - low) * scale, number(tick)
+        half = len(said) * LETTER / 2  # a label at the end of the axis stays inside
         body += [
             line(x, 0, x, bottom, "tick"),
-            words(x, bottom + 14, number(tick), "middle", "axis"),
+            words(min(x, WIDTH - half), bottom + 14, said, "middle", "axis"),
         ]
     body.append(words(WIDTH - 8, bottom + 28, part.unit, "end", "axis"))
     for position, lane in enumerate(part.lanes):

@@ -216,7 +216,6 @@ def timeline(data: dict) -> Section:
         if lane["spans"]
     )
     if drawn:
-        found.extend(overlapped(lanes))
         note = (
             steps_of(lanes["warps"])
             if lanes["source"] == "measured"
@@ -234,6 +233,7 @@ def timeline(data: dict) -> Section:
                 note=note,
             )
         )
+        found.extend(overlapped(lanes))
     else:
         found.append(Text("No warp was recorded.", "warning"))
     if raw:
