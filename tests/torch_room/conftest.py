@@ -1,4 +1,13 @@
-"""Groups of processes for the tests of parallel layers, and vLLM."""
+"""Groups of processes for the tests of parallel layers, and vLLM.
+
+A group begins slowly (imports, CUDA, NCCL) and then serves every test that wants as many processes.
+Under pytest-xdist each worker has groups of its own, so on GPUs, which all groups share, a worker
+for each module is enough:
+
+    python -m pytest --run-on cuda --thorough -n 3 --dist loadfile \\
+        tests/torch_room/test_parallel.py tests/torch_room/test_parallel_graphs.py \\
+        tests/torch_room/test_parallelize.py
+"""
 
 import pytest
 

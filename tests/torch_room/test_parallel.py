@@ -93,8 +93,10 @@ def test_wrong_arguments_are_refused(alone, kind):
 
 
 @pytest.mark.thorough
-def test_a_part_takes_the_order_of_sums_of_the_whole():
+def test_a_part_takes_the_order_of_sums_of_the_whole(run_on):
     """On the PTX machine, where 64 columns alone take another kernel than 128."""
+    if run_on == "cuda":
+        pytest.skip("on the PTX machine, whatever GPUs there are")
     p, x = weight(k=512, n=128), tensor(3, 512)
     signature = operators.signature_of
 
