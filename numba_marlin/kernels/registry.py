@@ -93,7 +93,7 @@ def kernel_of(config: object) -> KernelDefinition:
     """The kernel that ``config`` configures; TypeError lists the types there are."""
     for kind in KINDS:
         for kernel in kernels(kind):
-            if isinstance(config, kernel.config_type):
+            if type(config) is kernel.config_type:  # one kernel's may be derived from another's
                 return kernel
     wanted = ", ".join(find_kernel(name).config_type.__name__ for name in names())
     raise TypeError(f"config is a {type(config).__name__}, must be one of {wanted}")
