@@ -101,7 +101,7 @@ def check_config(kernel: str, config: object, problem: Problem) -> None:
     """TypeError or ValueError unless ``config`` is one of ``kernel``'s and was made for
     ``problem``'s types, groups and tails."""
     definition = find_kernel(kernel)
-    if not isinstance(config, definition.config_type):
+    if type(config) is not definition.config_type:
         raise TypeError(
             f"config is a {type(config).__name__}, kernel {kernel!r} needs a"
             f" {definition.config_type.__name__}"

@@ -113,13 +113,21 @@ def kernel_product(
 
 
 def error_bound(
-    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+    x: QuantizedActivations,
+    weight: weights.Weight,
+    bias: np.ndarray | None = None,
+    depth: int | None = None,
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
-    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most."""
+    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most. depth:
+    of a kernel of int8 whose exact sums are of parts of groups, of so many of k at least."""
     plain = _plain(x, weight)
     sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
+    if depth is not None and x.kind == "int8":
+        values, codes = _numbers(x).reshape(x.m, -1, depth), _integers(plain)
+        scales = np.repeat(scales, plain.rows_per_group // depth, axis=0)
+        sums = np.einsum("mgk,gkn->gmn", values, codes.reshape(-1, depth, plain.n))
     lost = np.zeros((x.m, plain.n))
     if x.kind == "fp8":
         sums, losses = _fp8_sums(x, plain)

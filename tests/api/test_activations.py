@@ -34,15 +34,24 @@ def packed(weight):
     return nm.pack(weight)
 
 
-def test_both_ways_give_the_references_bits(x, weight, packed):
+def test_few_rows_are_within_the_bound_of_parts_of_groups(x, weight, packed):
     q = nm.quantize_activations(x)
     y, info = nm.matmul(q, packed, return_info=True)
+    assert info.candidate.kernel == "decode_int8" and "int8 activations" in repr(info)
+    check_product(y, q, weight, depth=16)
+    assert np.array_equal(nm.matmul(x, packed, activations="int8"), y)
+
+
+def test_both_ways_give_the_references_bits(x, weight, packed):
+    q = nm.quantize_activations(x)
+    y, info = nm.matmul(q, packed, return_info=True, kernel="wgmma_int8")
     assert info.candidate.kernel == "wgmma_int8" and "int8 activations" in repr(info)
     assert nm.last_run() is info
     expected = activations.kernel_product(q, weight)
     assert y.dtype == np.float16 and np.array_equal(y, expected)
-    assert np.array_equal(nm.matmul(x, packed, activations="int8"), expected)
-    assert np.array_equal(nm.matmul(q, packed, activations="int8"), expected)
+    named = {"activations": "int8", "kernel": "wgmma_int8"}
+    assert np.array_equal(nm.matmul(x, packed, **named), expected)
+    assert np.array_equal(nm.matmul(q, packed, **named), expected)
 
 
 def test_fp8_is_within_its_bound(x, weight, packed):
@@ -57,7 +66,7 @@ def test_fp8_is_within_its_bound(x, weight, packed):
 def test_bias_and_out(x, weight, packed):
     q, bias = nm.quantize_activations(x), np.arange(N).astype(np.float16)
     out = np.empty((M, N), np.float16)
-    assert nm.matmul(q, packed, bias=bias, out=out) is out
+    assert nm.matmul(q, packed, bias=bias, out=out, kernel="wgmma_int8") is out
     assert np.array_equal(out, activations.kernel_product(q, weight, bias))
 
 

@@ -16,7 +16,7 @@ from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.small_floats import encode
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import rank
+from numba_marlin.heuristics import candidate, rank
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.kernels.w4a8 import choose
 from numba_marlin.kernels.w4a8.config import CONFIGS, MOST_K, WgmmaFp8Config, WgmmaInt8Config
@@ -289,7 +289,9 @@ def test_the_widest_tile_that_there_is_room_for_is_chosen_for_many_rows(kind):
     if kind == "int8":
         assert tiles[-1].tile_m * tiles[-1].tile_n == 128 * 256
     assert [
-        rank(ActivationsProblem(m, 57344, 8192, activations=kind), H200)[0].config.tile_m
+        candidate(
+            ActivationsProblem(m, 57344, 8192, activations=kind), H200, f"wgmma_{kind}"
+        ).config.tile_m
         for m in (1, 16, 20)
     ] == [16, 16, 32]
 

@@ -56,7 +56,10 @@ def fetch_verbs(lang, config, weights):
         for n8 in range(cfg.n8_blocks):
             x_row = min(thread.lane % 8 + 8 * n8, x_rows - 1)
             offsets[at.x + n8] = (
-                cfg.x_at + x_row * cfg.x_pitch + first_k16_row * 32 + thread.lane // 8 * 16
+                cfg.x_at
+                + x_row * cfg.x_pitch
+                + first_k16_row * cfg.x_row_bytes
+                + thread.lane // 8 * 16
             )
 
     @lang.device

@@ -150,7 +150,7 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
     @lang.device
     def bytes_to_come(step, filling, sizes):
         """Of all copies to a stage, those of x included."""
-        other_bytes = schedule.x_rows_of(step, sizes) * filling.k16_rows * 32
+        other_bytes = schedule.x_rows_of(step, sizes) * filling.k16_rows * cfg.x_row_bytes
         if cfg.zero_rows > 0:
             other_bytes += zero_rows_of(filling) * bytes_of_zero_row(filling)
         column_bytes = (
@@ -182,11 +182,11 @@ def copy_verbs(lang, config, ring, schedule, copy_weights=None):
     def copy_x(source, step, shared, place, sizes):
         """x of one stage, a copy per row; its bytes are announced already. first: in elements of
         x."""
-        pitch = uint64(sizes.a_stride) * 2
+        pitch = uint64(sizes.a_stride) * cfg.x_element_bytes
         x_rows = schedule.x_rows_of(step, sizes)
-        row_bytes = schedule.k16_rows_of(step.k_step, sizes) * 32
+        row_bytes = schedule.k16_rows_of(step.k_step, sizes) * cfg.x_row_bytes
         first = uint64(step.row_first) * sizes.a_stride + step.k_step * cfg.stage_k
-        row_source = source.a + first * 2
+        row_source = source.a + first * cfg.x_element_bytes
         target = shared.base + place.stage * cfg.stage_bytes + cfg.x_at
         barrier = ring.full(shared.barriers, place)
         x_row = 0

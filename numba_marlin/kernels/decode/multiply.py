@@ -68,14 +68,46 @@ from numba_marlin.kernels.decode.promote import promotion_verbs
 
 
 def multiply_verbs(lang, config, ring):
-    cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
-    cfg = lang.constants(config)
     kind = fp4_weights if config.block_scaled else integer_weights
     weights = kind.weight_verbs(lang, config)
     fetch = fetch_verbs(lang, config, weights)
     at = fetch.at
     promotion = promotion_verbs(lang, config, at)
     Registers = lang.record("Registers", "acc products words x zeros_or_scales minus_x upper_first")
+
+    done_with_stage = release_verb(lang, ring)
+
+    # What pairs are made of. multiply_first, for the first k16 row of a group, replaces
+    # ``products``, unless nothing is promoted: then these are the tile's accumulators, and it adds
+    # to them as multiply_next does.
+    verbs = lang.namespace(
+        "verbs",
+        fetch=fetch,
+        promotion=promotion,
+        multiply_first=row_product(lang, config, weights, promotion, replaces=config.promoted),
+        multiply_next=row_product(lang, config, weights, promotion, replaces=False),
+        done_with_stage=done_with_stage,
+    )
+    full_stage = double_buffered if config.two_pairs else in_turns
+    multiply_full = full_stage(lang, config, verbs)
+    multiply_tail = tail(lang, config, verbs)
+
+    return lang.namespace(
+        "multiply",
+        Registers=Registers,
+        stage_offsets=fetch.stage_offsets,
+        multiply_stage=stage_verb(lang, config, at, multiply_full, multiply_tail, done_with_stage),
+        done_with_stage=done_with_stage,
+        reads_upper_first=weights.reads_upper_first,
+        products_length=config.accumulators if config.promoted else 1,
+        zeros_or_scales_length=weights.zeros_or_scales_length,
+        minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
+        offsets_length=at.length,
+    )
+
+
+def release_verb(lang, ring):
+    ptx = lang.ptx
 
     @lang.device
     def done_with_stage(shared, place, lane):
@@ -95,20 +127,13 @@ def multiply_verbs(lang, config, ring):
         if lane == 0:
             ring.release(shared.barriers, place)
 
-    # What pairs are made of. multiply_first, for the first k16 row of a group, replaces
-    # ``products``, unless nothing is promoted: then these are the tile's accumulators, and it adds
-    # to them as multiply_next does.
-    verbs = lang.namespace(
-        "verbs",
-        fetch=fetch,
-        promotion=promotion,
-        multiply_first=row_product(lang, config, weights, promotion, replaces=config.promoted),
-        multiply_next=row_product(lang, config, weights, promotion, replaces=False),
-        done_with_stage=done_with_stage,
-    )
-    full_stage = double_buffered if config.two_pairs else in_turns
-    multiply_full = full_stage(lang, config, verbs)
-    multiply_tail = tail(lang, config, verbs)
+    return done_with_stage
+
+
+def stage_verb(lang, config, at, multiply_full, multiply_tail, done_with_stage):
+    """-> device function: a warp's part of a stage. multiply_full(registers, pointers, shared,
+    place, lane) releases the stage; multiply_tail(registers, pointers, own k16 rows) does not."""
+    cuda, uint32, cfg = lang.cuda, lang.uint32, lang.constants(config)
 
     @lang.device
     def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
@@ -126,18 +151,7 @@ def multiply_verbs(lang, config, ring):
             multiply_tail(registers, pointers, own_rows)
             done_with_stage(shared, place, thread.lane)
 
-    return lang.namespace(
-        "multiply",
-        Registers=Registers,
-        stage_offsets=fetch.stage_offsets,
-        multiply_stage=multiply_stage,
-        done_with_stage=done_with_stage,
-        reads_upper_first=weights.reads_upper_first,
-        products_length=config.accumulators if config.promoted else 1,
-        zeros_or_scales_length=weights.zeros_or_scales_length,
-        minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
-        offsets_length=at.length,
-    )
+    return multiply_stage
 
 
 def row_product(lang, config, weights, promotion, replaces):

@@ -265,4 +265,6 @@ def output_verbs(lang, config):
         apply_column_factors=multiply_columns if config.block_scaled else scale_columns,
         add_bias=add_bias,
         write_result=write_result,
+        lane_column=lane_column,
+        row_in_n8_block=row_in_n8_block,
     )

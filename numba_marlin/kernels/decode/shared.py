@@ -111,9 +111,18 @@ class SharedMemory:
         return self.warps_n * self.zero_bytes
 
     @property
+    def x_element_bytes(self):
+        return 2
+
+    @property
+    def x_row_bytes(self):
+        """Of a k16 row's part of a row of x."""
+        return 16 * self.x_element_bytes
+
+    @property
     def x_pitch(self):
         """From a row of x to the next."""
-        return 2 * self.stage_k + X_PADDING
+        return self.x_element_bytes * self.stage_k + X_PADDING
 
     @property
     def scales_at(self):

@@ -15,6 +15,7 @@ SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
 STAGE_K = 128  # of 8-bit x: one row of the 128-byte swizzle
 K32_STEPS = STAGE_K // 32  # of a stage: 32 is the k of a product
+SUMS_ORDER = "{} sums, groups in the order of k"
 MOST_K = (2**31 - 1) // (UNIT * 8 * 127) // 16 * 16
 """With one scale per column all of k is added up in 32 bits, in units of 1 / 16."""
 
@@ -203,7 +204,7 @@ class WgmmaBytesConfig(SharedMemory):
     def order_of_sums(self):
         """As ``KernelDefinition.order_of_sums``: sums of groups are made by the same products, and
         are added in the order of k, whatever m and the grid."""
-        return f"{self.activations} sums, groups in the order of k"
+        return SUMS_ORDER.format(self.activations)
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)

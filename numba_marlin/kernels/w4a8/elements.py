@@ -47,9 +47,9 @@ def _zeros_of(lang):
     return zeros_of
 
 
-def _int8_verbs(lang, config):
+def int8_byte_verbs(lang, zeroed):
+    """-> namespace of ``zeros_of``, ``bytes_of`` and ``as_float`` of int8."""
     ptx, uint32 = lang.ptx, lang.uint32
-    zeroed = config.zeros is not None
     and_xor, and_or = ptx.lop3(table=AND_XOR), ptx.lop3(table=AND_OR)
 
     @lang.device
@@ -65,14 +65,20 @@ def _int8_verbs(lang, config):
         """An int32 below 2**22 in magnitude, exactly."""
         return ptx.f32_of_bits(uint32(number) + MAGIC_BITS) - MAGIC
 
+    return lang.namespace("bytes", zeros_of=_zeros_of(lang), bytes_of=bytes_of, as_float=as_float)
+
+
+def _int8_verbs(lang, config):
+    ptx = lang.ptx
+    of_bytes = int8_byte_verbs(lang, config.zeros is not None)
     return lang.namespace(
         "int8",
-        zeros_of=_zeros_of(lang),
-        bytes_of=bytes_of,
+        zeros_of=of_bytes.zeros_of,
+        bytes_of=of_bytes.bytes_of,
+        as_float=of_bytes.as_float,
         wgmma=ptx.wgmma_m64k32_s32_s8_s8_rs(n=config.tile_m),
         no_sums=ptx.zero_i32(width=config.accumulators),
         keep_sums=ptx.keep_i32(width=config.accumulators),
-        as_float=as_float,
     )
 
 

@@ -1,0 +1,65 @@
+"""The sizes of ``decode_int8``: those of ``decode``, with x of one byte. Pure."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.w4a8.config import SUMS_ORDER
+from numba_marlin.layout.w4a8 import UNIT
+
+EXACT_IN_FP32 = 2**24  # integers up to here, and multiples of UNIT up to UNIT times as many
+
+
+@dataclass(frozen=True)
+class DecodeInt8Config(DecodeConfig):
+    """As ``DecodeConfig``, of 4-bit codes with integer zero points or none."""
+
+    #: one of ``formats.activations.KINDS``
+    activations: ClassVar[str] = "int8"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.bits != 4 or self.codes != "integer":
+            raise ValueError(f"bits={self.bits}, codes={self.codes!r} must be 4 and 'integer'")
+        if self.zeros == "float16":
+            raise ValueError(f"zeros={self.zeros!r} must be None or 'integer'")
+        if self.group_blocks not in (-1, 2, 4, 8):
+            raise ValueError(
+                f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)"
+            )
+        if self.scale_dtype != self.dtype:
+            raise ValueError(f"scale_dtype={self.scale_dtype!r} must be dtype={self.dtype!r}")
+
+    @property
+    def x_element_bytes(self):
+        return 1
+
+    @property
+    def unit(self):
+        """1 in the units of a weight's byte (``kernels.w4a8.elements``)."""
+        return UNIT if self.zeros is None else 1
+
+    @property
+    def most_k(self):
+        """With one scale per column: as deep as every sum of parts is exact in fp32, so that the
+        order in which blocks and warps add theirs up does not matter."""
+        return EXACT_IN_FP32 // (8 if self.zeros is None else 15) // 127 // 16 * 16
+
+    @property
+    def order_of_sums(self):
+        """That of ``wgmma_int8`` where sums are exact, or where a warp has whole groups in
+        ascending order: the same bits then."""
+        ascending = (
+            self.whole and self.warps_k == 1 and self.stage_rows % self.k16_rows_per_scale_row == 0
+        )
+        if not self.grouped or ascending:
+            return SUMS_ORDER.format(self.activations)
+        return super().order_of_sums
+
+    def grid(self, m, n, k, sms):
+        if not self.grouped and k > self.most_k:
+            raise ValueError(
+                f"k={k} must be {self.most_k} at most with one scale per column: its sums are"
+                " added up in fp32"
+            )
+        return super().grid(m, n, k, sms)
