@@ -21,11 +21,9 @@ import argparse
 import concurrent.futures
 import dataclasses
 import datetime
-import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -35,6 +33,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
+import sanitizer_process
 from problems import Case, Launch, warm_cache
 from sanitizer_output import (
     MARKERS,
@@ -59,10 +58,6 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
-# a sanitizer talks to its program over one of ten ports: those that run side by side must not share
-# them
-FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20
-_turns = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -161,21 +156,7 @@ def run(suite, args):
 
 def under(suite, tool, sanitizer, args, what, seconds):
     """Run ``run`` with the options ``what`` under a tool. Returns (its whole output, seconds)."""
-    command = [
-        sanitizer,
-        "--tool",
-        tool,
-        "--report-api-errors",
-        "no",
-        "--target-processes",
-        "application-only",
-        "--print-limit",
-        "100",
-        "--port",
-        str(FIRST_PORT + PORTS_EACH * (next(_turns) % PORTS)),
-        *suite.more.get(tool, ()),
-        # else a neighbouring allocation hides an overrun
-        *(["--padding", "4096"] if tool == "memcheck" else []),
+    program = [
         sys.executable,
         str(suite.script),
         "run",
@@ -183,22 +164,7 @@ def under(suite, tool, sanitizer, args, what, seconds):
         ",".join(args.compilers),
         *what,
     ]
-    start = time.perf_counter()
-    # A group of its own: on a timeout the program that the sanitizer started must end too.
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        text, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        text = f"{process.communicate()[0]}\nkilled after {seconds} s\n"
-    return text, time.perf_counter() - start
+    return sanitizer_process.under(tool, sanitizer, program, seconds, suite.more.get(tool, ()))
 
 
 def judge_batch(suite, tool, sanitizer, args, number, target):

@@ -39,6 +39,21 @@ def parse_summary(text):
     return (int(error[1]), 0) if error else None
 
 
+# what a tool heads a finding with, without where it was
+HEADLINE = re.compile(
+    r"(?m)^=+ (?:(?:Error|Warning): )?"
+    r"(Race reported between (?:Read|Write) access|(?:Possible )?(?:WAR|WAW|RAW) hazard"
+    r"|Invalid __\w+__ \w+ of size \d+ bytes|Barrier error detected\. [^.\n]+"
+    r"|Warpgroup MMA[^.\n]*|Uninitialized __\w+__ memory read of size \d+ bytes"
+    r"|Address .* is (?:misaligned|out of bounds)|Leaked .* bytes)"
+)
+
+
+def headlines(text):
+    """Kinds of findings in the order in which they came, each once."""
+    return list(dict.fromkeys(each.strip() for each in HEADLINE.findall(text)))
+
+
 RACE = re.compile(
     r"(Error|Warning): Race reported between (?:Read|Write) access at"
     r" .*\+(0x[0-9a-f]+)(?:.*\n=+\s+and (?:Read|Write) access at .*\+0x[0-9a-f]+.*)+"

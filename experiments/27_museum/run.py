@@ -1,7 +1,9 @@
 """The museum: published defects of GPU kernels, cut down, before the judge.
 
     python experiments/27_museum/run.py page        # judges every kernel, writes docs/museum.md
-    python experiments/27_museum/run.py racecheck   # on a GPU: compute-sanitizer on every kernel
+    python experiments/27_museum/run.py sanitize    # on a GPU: three tools of compute-sanitizer on
+                                                    every kernel: sanitizer.jsonl, and the page
+    python experiments/27_museum/run.py table       # the page's table of what they said
     python experiments/27_museum/run.py launch exhibits/01_guard.py broken   # what that starts
 
 An exhibit is a file of ``exhibits/``: a task of ``numba_marlin.judge`` (``fixed_task``, where the
@@ -12,6 +14,7 @@ judge exhibits/01_guard.py exhibits/01_guard.py --entry broken`` judges one by h
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import datetime
 import difflib
 import inspect
@@ -28,8 +31,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
-from sanitizer_output import find_sanitizer, parse_summary
+from sanitizer_output import MARKERS, find_sanitizer, headlines, parse_summary
+from sanitizer_process import under
 
+from numba_marlin.bench.environment import commit, versions
+from numba_marlin.bench.tables import replace_between
 from numba_marlin.judge.judging import Options, judge
 from numba_marlin.judge.launching import Kernel
 from numba_marlin.judge.task import problem
@@ -37,11 +43,13 @@ from numba_marlin.judge.verdict import Verdict
 from numba_marlin.on_cpu.compiling import compiled
 
 PAGE = ROOT / "docs" / "museum.md"
-RESULTS = HERE / "racecheck.jsonl"
+RESULTS = HERE / "sanitizer.jsonl"
+TOOLS = ("racecheck", "memcheck", "synccheck")
 KERNELS = ("broken", "fixed")
 OPTIONS = Options(cases=5, schedules=4)
-NOT_RUN = "not run: no GPU here"
-SECONDS = 60  # of one launch under racecheck
+NOT_RUN = "not run yet"
+SECONDS = 90  # of one launch under a tool
+LOOKS_AT = "racecheck looks at shared memory only."
 HEAD = """# The museum: published defects, cut down
 
 Made by `python experiments/27_museum/run.py page`; what the machine says is what it said.
@@ -50,7 +58,7 @@ Each exhibit is a defect that somebody reported, or mended, in a kernel that peo
 a kernel of our own that has its mechanism and nothing else; the sources are in
 [`experiments/27_museum`](../experiments/27_museum). [The judge](judge.md) looked at each: the
 broken one as far as its first defect, the fixed one in all cases and orders of warps, with races
-looked for. The columns on the right are for what compute-sanitizer's racecheck shows on an H200.
+looked for. What [compute-sanitizer](#what-compute-sanitizer-says) says of them stands at the end.
 """
 
 
@@ -99,34 +107,53 @@ def issue(name: str) -> str:
     return f"[{name}](https://github.com/{repository}/issues/{number})"
 
 
-def racechecked() -> dict[tuple[str, str], str]:
-    """(exhibit, kernel) -> what racecheck said."""
+def sanitized() -> list[dict]:
+    """What compute-sanitizer said: a row for every exhibit, kernel and tool."""
     if not RESULTS.exists():
-        return {}
-    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    return {(row["exhibit"], row["kernel"]): row["said"] for row in rows}
+        return []
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+
+
+def sanitizer_table() -> str:
+    """What the tools said, of the broken and of the fixed kernel of each exhibit."""
+    rows = sanitized()
+    said = {(row["exhibit"], row["kernel"], row["tool"]): row["said"] for row in rows}
+    lines = [
+        "| | exhibit | " + " | ".join(f"{tool} | fixed" for tool in TOOLS) + " |",
+        "|--:|---" + "|---|---" * len(TOOLS) + "|",
+    ]
+    for number, path in enumerate(exhibits(), 1):
+        cells = [said.get((path.stem, which, tool), NOT_RUN) for tool in TOOLS for which in KERNELS]
+        lines.append(f"| {number} | {exhibit(path).title} | {' | '.join(cells)} |")
+    ran = {
+        f"{row['device']}, driver {row['driver']}, compute-sanitizer {row['sanitizer']},"
+        f" {row['date']}, commit {row['commit']}."
+        for row in rows
+    }
+    return "\n".join([*lines, "", *sorted(ran), LOOKS_AT])
 
 
 def page() -> str:
     """docs/museum.md."""
-    rows, sections, checked = [], [], racechecked()
+    rows, sections = [], []
     for number, path in enumerate(exhibits(), 1):
         shown = exhibit(path)
         broken, fixed = (verdict(shown, which) for which in KERNELS)
         first = defect(broken)
-        on_gpu = [checked.get((path.stem, which), NOT_RUN) for which in KERNELS]
         state = "clean" if fixed.passed else ", ".join(fixed.kinds)
         rows.append(
             f"| {number} | {shown.title} | {', '.join(map(issue, shown.ISSUES))} | `{first.kind}` |"
-            f" {state} in {fixed.runs} runs | {on_gpu[0]} | {on_gpu[1]} |"
+            f" {state} in {fixed.runs} runs |"
         )
         sections.append(_section(number, shown, first))
     table = [
-        "| | exhibit | published | the machine | fixed | racecheck | racecheck, fixed |",
-        "|--:|---|---|---|---|---|---|",
+        "| | exhibit | published | the machine | fixed |",
+        "|--:|---|---|---|---|",
         *rows,
     ]
-    return "\n".join([HEAD, *table, "", *sections])
+    begin, end = MARKERS
+    last = ["## What compute-sanitizer says", "", begin, sanitizer_table(), end, ""]
+    return "\n".join([HEAD, *table, "", *sections, *last])
 
 
 def _section(number: int, shown: SimpleNamespace, first) -> str:
@@ -178,52 +205,93 @@ def launch(path: Path, which: str) -> None:
     print("launched", path.stem, which)
 
 
-def racecheck(seconds: float) -> None:
-    """Every kernel under compute-sanitizer's racecheck: results to racecheck.jsonl."""
-    tool, rows = find_sanitizer(), []
-    for path in exhibits():
-        for which in KERNELS:
-            command = [tool, "--tool", "racecheck", sys.executable, __file__, "launch"]
-            try:
-                done = subprocess.run(
-                    [*command, str(path), which],
-                    capture_output=True,
-                    text=True,
-                    timeout=seconds,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
-                )
-                output = done.stdout + done.stderr
-                told = _told(parse_summary(output), output)
-            except subprocess.TimeoutExpired:
-                told = f"no end in {seconds:g} s"
-            row = {"exhibit": path.stem, "kernel": which, "said": told}
-            rows.append(row | {"date": datetime.date.today().isoformat()})
-            print(json.dumps(rows[-1]), flush=True)
-    RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def sanitize(tools: list[str], seconds: float, jobs: int, logs: Path | None) -> None:
+    """Every kernel under every tool, several side by side: rows to sanitizer.jsonl, one by one, and
+    the table to the page."""
+    from numba_marlin.execution import driver
+
+    device, sanitizer = driver.describe(0), find_sanitizer()
+    version = re.search(
+        r"Version (\S+)",
+        subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout,
+    )
+    common = {
+        "device": device.name,
+        "driver": driver.probe().driver_version,
+        "sanitizer": version[1] if version else "of an unknown version",
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+    }
+
+    def one(path: Path, which: str, tool: str) -> dict:
+        program = [sys.executable, __file__, "launch", str(path), which]
+        text, took = under(
+            tool, sanitizer, program, seconds, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+            (logs / f"{path.stem}_{which}_{tool}.log").write_text(text, encoding="utf-8")
+        row = {"exhibit": path.stem, "kernel": which, "tool": tool, "said": told(text)}
+        return row | {"found": headlines(text), "seconds": round(took, 1)} | common
+
+    asked = [(path, which, tool) for path in exhibits() for tool in tools for which in KERNELS]
+    kept = {(row["exhibit"], row["kernel"], row["tool"]): row for row in sanitized()}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, *each) for each in asked]):
+            row = done.result()
+            kept[row["exhibit"], row["kernel"], row["tool"]] = row
+            print(
+                f"{row['exhibit']:40} {row['kernel']:7} {row['tool']:10} {row['said']}", flush=True
+            )
+            # written each time: a visit that is cut short keeps what it has
+            lines = [json.dumps(kept[key]) + "\n" for key in sorted(kept)]
+            RESULTS.write_text("".join(lines), encoding="utf-8")
+    table()
 
 
-def _told(summary: tuple[int, int] | None, output: str) -> str:
+def table() -> None:
+    """Into the page, whose other parts stay."""
+    replace_between(PAGE, MARKERS, sanitizer_table())
+
+
+def told(output: str) -> str:
+    """What a tool said, in few words."""
+    summary = parse_summary(output)
+    if "killed after" in output:
+        return "no end" if not summary or not sum(summary) else f"no end; {_counts(*summary)}"
+    if summary is not None and sum(summary):
+        kinds = headlines(output)
+        return _counts(*summary) + (f": {'; '.join(kinds)}" if kinds else "")
     if "launched " not in output:
         return "the launch failed"
-    if summary is None:
-        return "no summary"
-    errors, warnings = summary
-    return f"{errors} errors, {warnings} warnings" if errors or warnings else "nothing"
+    return "no summary" if summary is None else "nothing"
+
+
+def _counts(errors: int, warnings: int) -> str:
+    return f"{errors} errors" + (f", {warnings} warnings" if warnings else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("page")
-    actions.add_parser("racecheck").add_argument("--seconds", type=float, default=SECONDS)
+    actions.add_parser("table")
+    tools = actions.add_parser("sanitize")
+    tools.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
+    tools.add_argument("--seconds", type=float, default=SECONDS, help="of one launch")
+    tools.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
+    tools.add_argument("--logs", type=Path, help="a folder for the tools' whole output")
     one = actions.add_parser("launch")
     one.add_argument("exhibit", type=Path)
     one.add_argument("kernel", choices=KERNELS)
     args = parser.parse_args()
     if args.action == "page":
         PAGE.write_text(page(), encoding="utf-8")
-    elif args.action == "racecheck":
-        racecheck(args.seconds)
+    elif args.action == "sanitize":
+        sanitize(args.tools, args.seconds, args.jobs, args.logs)
+    elif args.action == "table":
+        table()
     else:
         launch(args.exhibit, args.kernel)
 

@@ -23,9 +23,10 @@ from numba_marlin.emulator.checks import DEFAULT, Checks, levels_of
 from numba_marlin.emulator.errors import MachineError, PtxSyntaxError
 from numba_marlin.emulator.instructions import root_of
 from numba_marlin.emulator.limits import MOST_WARP_INSTRUCTIONS, STACK_BYTES, require_state
+from numba_marlin.emulator.ordering.weak_memory import WeakMemory
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
-from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
+from numba_marlin.emulator.scheduling.schedules import WEAK, Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.listener import NOBODY, Listener, both
 from numba_marlin.emulator.tensor.tensor_sums import MEASURED_ADDER, adder_of
@@ -240,6 +241,8 @@ class Machine:
             memory.watch = both(memory.watch, listener.access)
             memory.requests = both(memory.requests, listener.request)
             execution.print = listener.printed
+            if schedule is not None and schedule.memory == WEAK:
+                execution.weak = WeakMemory(execution, schedule.random())
             try:
                 scheduler = Scheduler(execution, schedule, listener, max_instructions)
                 if listener.started is not None:

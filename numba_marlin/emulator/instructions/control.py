@@ -173,7 +173,7 @@ def griddepcontrol(ins, m):
 @instruction("membar", "fence")
 def fence(ins, m):
     """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially
-    consistent here, so this matters to ``races`` only."""
+    consistent here, so this matters to ``races``, and where a schedule makes it weak."""
     allow(ins, *FENCE)
     return fence_of(ins, m)
 
@@ -181,8 +181,11 @@ def fence(ins, m):
 def fence_of(ins, m):
     """The step of a fence of the scope that ``ins`` names."""
     scope = next((SCOPES[mod] for mod in ins.modifiers if mod in SCOPES), GPU)
+    consistent = "sc" in ins.modifiers or ins.root == "membar"
 
     def step(lanes):
+        if m.weak is not None:
+            m.weak.fence(lanes, scope, consistent)
         if m.races is not None:
             m.races.messages.fence(lanes, scope)
 

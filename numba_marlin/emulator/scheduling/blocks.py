@@ -14,7 +14,7 @@ from typing import Any
 
 from numba_marlin.emulator.errors import UNREADABLE, PtxSyntaxError, in_kernel
 from numba_marlin.emulator.instructions import HANDLERS
-from numba_marlin.emulator.scheduling import undefined
+from numba_marlin.emulator.scheduling import late_loads, undefined
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.ends import aligned
 from numba_marlin.emulator.state.lanes import FULL
@@ -93,6 +93,8 @@ def compile_blocks(
         steps = [
             step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
         ]
+        if execution.weak is not None:
+            steps = late_loads.rearranged(execution, execution.weak, steps)
         members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
     reaching = {ins.pc for ins in kernel.instructions if ins.root.split(".")[0] in REACHING}

@@ -63,6 +63,7 @@ from numba_marlin.hardware.architectures import ARCHITECTURES
 from numba_marlin.hardware.limits import STATIC_SHARED_BYTES
 
 if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.weak_memory import WeakMemory
     from numba_marlin.emulator.scheduling.undefined import Undefined
 
 STACK_ALIGNMENT = 128
@@ -198,6 +199,7 @@ class Execution(Binder):
         self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
+        self.weak: WeakMemory | None = None  # set by Machine.run, if its schedule asks for it
         self.undefined: Undefined | None = None  # set when the instructions are bound
         self._special = special_registers(self, by_slot)
 
@@ -234,6 +236,8 @@ class Execution(Binder):
             self.tensor_cores.forget(rows)
         if self.races is not None:
             self.races.place(slots, numbers)
+        if self.weak is not None:
+            self.weak.place(slots)
         self.global_proxies.place(slots, numbers)
 
     def block_ended(self, slot: int) -> None:

@@ -18,6 +18,10 @@ correct program gives the same bits under all of them.
     when bulk copies land and tcgen05's operations are done: as soon as they are issued ("early"),
     as late as their mbarriers allow ("late": when a thread has asked in vain), or in between
     ("any"). cp.async and wgmma always take effect at their wait, the latest moment there is.
+``memory``
+    "in order": one access after the other. "weak": loads may give older values, and stores come
+    before others, as the memory model of PTX allows (``ordering.weak_memory``, and
+    ``late_loads``). It is slow; with "lanes apart" it reaches the most.
 ``resident_blocks``
     places for blocks, fewer than there are blocks; None for as many.
 """
@@ -35,6 +39,8 @@ OF_WARPS = ("any", "slowest warp", "one block ahead", "reverse", "in turn")
 APART = "lanes apart"
 ORDERS = (*OF_WARPS, APART)
 COPIES = ("any", "late", "early")
+WEAK = "weak"
+MEMORIES = ("in order", WEAK)
 SPLIT_CHANCE = 0.25
 # turns without a change of memory after which others than the preferred come to theirs
 PATIENCE = 32
@@ -46,11 +52,13 @@ class Schedule:
     order: str = "any"
     copies: str = "any"
     resident_blocks: int | None = None
+    memory: str = "in order"
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("order", self.order, ORDERS),
             ("copies", self.copies, COPIES),
+            ("memory", self.memory, MEMORIES),
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
