@@ -269,14 +269,6 @@ def test_spans_of_a_timeline_lie_at_their_times():
     assert document.count('class="span k0"') == 2 and document.count('class="span plain"') == 1
 
 
-def test_a_label_at_the_end_of_a_timelines_axis_is_not_cut_off():
-    document = drawn(Timeline((Lane("bytes", (Span(0, 50_000, "all", "all"),)),), "bytes"))
-    label = r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle" class="axis">(.+?)<'
-    found = re.findall(label, document)
-    assert found[-1][1] == "50,000"
-    assert all(float(x) + len(said) * svg.LETTER / 2 <= svg.WIDTH + 0.1 for x, said in found)
-
-
 def test_kinds_of_a_timeline_are_named_below_it():
     assert re.findall(r"<li><i[^>]*></i>(\w+)</li>", drawn(TIMES)) == ["fetch", "wait"]
 

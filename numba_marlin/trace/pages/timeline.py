@@ -188,7 +188,7 @@ def modelled(trace: Trace, choice: Choice) -> list:
             Bar(
                 name,
                 uses[-1].done,
-                f"{uses[-1].done:,.0f} cycles, it multiplies in {busy(uses):.0%} of them"
+                f"{uses[-1].done:,.0f} cycles, it multiplies in {busy(uses):.0%}"
                 if uses is without
                 else f"{uses[-1].done:,.0f} cycles, in {busy(uses):.0%};"
                 f" {end_without / uses[-1].done:.2f} times as fast",
