@@ -28,7 +28,7 @@ PACKAGE, KERNELS = "numba_marlin/", "numba_marlin/kernels/"
 DECLARATION = "declare.py"
 INSTRUCTIONS = {"wgmma", "tcgen05"}
 # folder in kernels/ -> the kernels whose verbs it is made of
-BUILT_OF = {"experts": {"decode", "wgmma"}}
+BUILT_OF = {"experts": {"decode", "wgmma"}, "w4a8": {"decode"}}
 DOCUMENTATION = {"EXAMPLES", "EPILOG"}
 
 
