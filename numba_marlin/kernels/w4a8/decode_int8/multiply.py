@@ -36,6 +36,12 @@ def multiply_verbs(lang, config, ring):
         "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
     }[config.dtype]
     Registers = lang.record("Registers", "acc sums")
+    # a word of type uint32
+    Register = lang.record("Register", "word")
+
+    @lang.device
+    def nothing():
+        return Register(0).word
 
     @lang.device
     def words_of(pointers, row):
@@ -46,7 +52,7 @@ def multiply_verbs(lang, config, ring):
         """The zero points of the lane's columns, those of word j at nibbles j and j + 4."""
         if zeroed:
             return ptx.ld_shared_b32(pointers[at.zeros] + group * cfg.zero_pitch)
-        return uint32(0)
+        return nothing()
 
     @lang.device
     def columns_of(word, zeros):
@@ -106,7 +112,7 @@ def multiply_verbs(lang, config, ring):
                 b = ptx.ldmatrix_x1(pointers[at.x + n8] + row * cfg.x_row_bytes)
                 o = 4 * (cfg.n8_blocks * j + n8)
                 product_of_row(
-                    registers.sums, (d0, d1, uint32(0), uint32(0)), (uint32(b), uint32(0)), o
+                    registers.sums, (d0, d1, nothing(), nothing()), (uint32(b), nothing()), o
                 )
 
     # ---- promotion
@@ -161,7 +167,7 @@ def multiply_verbs(lang, config, ring):
 
     @lang.device
     def multiply_full(registers, pointers, shared, place, lane):
-        all_pairs(registers, pointers, shared, place, lane, uint32(0))
+        all_pairs(registers, pointers, shared, place, lane, nothing())
 
     @lang.device
     def multiply_tail(registers, pointers, k16_rows):
