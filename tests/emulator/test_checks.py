@@ -104,6 +104,16 @@ def test_the_table_in_docs_is_made_from_the_code():
     assert DOCS.read_text(encoding="utf-8") == table(), "write what table() gives to docs/checks.md"
 
 
+def test_the_page_has_every_program_and_no_miss():
+    text = (DOCS.parent / "programs.md").read_text(encoding="utf-8")
+    for program in RIGHT:
+        assert f"| {program.name} | passes |" in text, ".ci/programs_table.py"
+    for program in PLANTED:
+        row = f"| {program.name} | `{program.check}` | {CHECKS[program.check].kind} |"
+        assert row in text, ".ci/programs_table.py"
+    assert text.count("\n| ") == len(RIGHT) + len(PLANTED) + 2  # and two headers
+
+
 @pytest.mark.parametrize(
     "checks, rule",
     [
