@@ -82,6 +82,18 @@ class UnknownInstruction(MachineError):
         self.detail = detail
 
 
+TEXTURES = ("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep")
+
+
+def unknown(opcode: str) -> str:
+    """What is said of an instruction that has no handler."""
+    if opcode.split(".")[0] in TEXTURES:
+        return (
+            f"{opcode!r}: there are no textures and surfaces here; read such an array by ld.global"
+        )
+    return f"unknown instruction {opcode!r}"
+
+
 @contextmanager
 def in_kernel(name: str) -> Iterator[None]:
     """Errors about the text say that it is the text of kernel ``name``."""

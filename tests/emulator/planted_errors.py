@@ -292,4 +292,17 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         "through the async proxy, written by block number 0",
         threads=1,
     ),
+    Planted(
+        "a plain store behind which an atomic of the same thread follows",
+        "race",
+        """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; mov.u32 %r9, 0; @%q0 bra LATE;
+        st.global.u32 [%p0], 0; // BAD
+        bra ALL;
+        LATE: add.u32 %r9, %r9, 1; setp.lt.u32 %q1, %r9, 50; @%q1 bra LATE; ALL:
+        red.relaxed.gpu.global.add.u32 [%p0], 1; // BAD""",
+        ("st.global", "st.relaxed.gpu.global"),
+        "is not ordered after",
+        threads=1,
+        blocks=2,
+    ),
 ]

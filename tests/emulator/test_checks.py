@@ -17,6 +17,11 @@ from tests.emulator.planted_errors import PLANTED
 from tests.emulator.ptx_cases import frame
 from tests.emulator.right_programs import RIGHT
 
+WEAK = tuple(
+    Schedule(seed, order, memory="weak")
+    for seed in range(3)
+    for order in ("any", "lanes apart", "slowest warp")
+)
 DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 
 
@@ -33,6 +38,19 @@ def test_what_is_right_passes_under_every_schedule(program):
     for seed in SCHEDULES:
         x, _ = launch(program, program.body, seed, races=seed is None)
         assert tuple(x[: len(program.x)]) == program.x, seed
+
+
+@pytest.mark.parametrize("program", by_name(RIGHT))
+def test_what_is_right_is_right_in_weak_memory_too(program):
+    for seed in WEAK:
+        x, _ = launch(program, program.body, seed, races=False)
+        assert tuple(x[: len(program.x)]) == program.x, seed
+
+
+@pytest.mark.parametrize("program", by_name(PLANTED))
+def test_so_are_the_mended_ones(program):
+    for seed in WEAK[:3]:
+        launch(program, program.body.replace(*program.fix), seed, False, "style")
 
 
 UNDEFINED = [each for each in PLANTED if CHECKS[each.check].kind != "wrong" and each.goes_on]

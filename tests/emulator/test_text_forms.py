@@ -280,6 +280,7 @@ def test_directives_that_say_nothing_here():
         (HEADER.replace("64\n", "32\n"), "addresses of 32 bits.*compile for 64"),
         (frame("mov.u32 %r1, x;", 0, ".global .u32 x;\n"), "address of x needs 64 bits, not 32"),
         (frame("return;", 0), "unknown instruction 'return'"),
+        (frame("txq.width.b32 %r1, [%rd0];", 0), "'txq.width.b32': there are no textures"),
         (frame("ld.global.u32 %r1, p0[1];", 1), "p0 is no variable whose elements"),
         (frame(".reg .v4 .b64 v;", 0), "'b64' are not supported"),
         (frame(".reg .v2 .b32 v; mov.v2.b32 v, %r1;", 0), "two vectors of one length"),

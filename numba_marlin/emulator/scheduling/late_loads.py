@@ -123,7 +123,7 @@ def _behind(
 
     def run(lanes: Lanes) -> None:
         for late in passing:
-            waiting = late.waiting[lanes.sel]
+            waiting = late.waiting[lanes.sel].copy()  # a slice of it changes below
             if not waiting.any():
                 continue
             if late.stop != ins.pc and weak.random.random() >= GO_ON:

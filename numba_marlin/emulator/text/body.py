@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction
+from numba_marlin.emulator.errors import LimitExceeded, UnknownInstruction, unknown
 from numba_marlin.emulator.limits import MOST_CHARACTERS, MOST_INSTRUCTIONS, MOST_SCOPES
 from numba_marlin.emulator.text.calls import Calls
 from numba_marlin.emulator.text.lexer import NAME, SPACES, Token, literal
@@ -276,7 +276,7 @@ class Body(Registers):
             return
         decoded = p.decode(opcode)
         if decoded is None or decoded[0] in OWN:
-            p.fail(f"unknown instruction {opcode!r}", self.at(start), UnknownInstruction)
+            p.fail(unknown(opcode), self.at(start), UnknownInstruction)
         root = decoded[0]
         if root in BRANCHES:
             label = found["operands"].strip()
