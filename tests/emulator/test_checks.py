@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from numba_marlin.cli import main as cli
-from numba_marlin.emulator import Machine, MachineError
+from numba_marlin.emulator import Machine, MachineError, Schedule
 from numba_marlin.emulator.checks import CHECKS, OWN, table
 from tests.ci_scripts import script
 from tests.emulator.checked import SCHEDULES, check_of, launch, strict

@@ -1,4 +1,4 @@
-"""Kernels for activations in 8 bits and quantised weights (W4A8). ```decode_int8``` is for few rows.
+"""Kernels for activations in 8 bits and quantised weights (W4A8). ``decode_int8`` is for few rows.
 
 ``wgmma_int8`` and ``wgmma_fp8`` are one kernel with two types of activations: ``kernel`` is what to
 read first, ``multiply`` its main loop, ``elements`` what differs between the types; ``config``
