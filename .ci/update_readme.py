@@ -94,7 +94,10 @@ def with_code(text: str) -> str:
 
     text = QUOTE.sub(quotation, text)
     return RUNG.sub(
-        lambda found: found[1] + " | ".join(map(str, lengths(found["path"]))) + " |", text
+        lambda found: (
+            found[1] + " | ".join(map(str, lengths(found["path"].removeprefix("../")))) + " |"
+        ),
+        text,
     )
 
 

@@ -91,7 +91,7 @@ FITTED = {  # us of a launch, bytes that an SM takes in a ns
 # kernels stand between two products, blocks of the next product pile up beside those of the one
 # before on some SMs and leave others empty: observed on an H200 on 2026-11-27 (rows not kept),
 # decode steps of 8B at m=4 took 2.04 ms with that arrangement and 1.62 without, and products in a
-# row took no longer without it than with it. (The times modelled here say up to 5% longer.)
+# row took no longer without it than with it. (The times modelled here say up to 6.5% longer.)
 ALONE = tuple(each for each in FITTED if each.resident == 1)
 # by batch, for arrangements that nobody measured
 OTHERWISE = {
