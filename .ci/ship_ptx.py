@@ -37,9 +37,10 @@ from numba_marlin.cli.kernels import OPERAND_FORMATS, SHOWN
 from numba_marlin.compiler import cache
 from numba_marlin.execution import plan
 from numba_marlin.kernels import registry
-from numba_marlin.problems import OPERANDS, WEIGHTS
+from numba_marlin.problems import EXPERTS, OPERANDS, WEIGHTS
 
-NEEDS_A_FILE = {"--input", "--open", "--compare"}
+# a file, or a GPU
+NEEDS_MORE = {"--input", "--open", "--compare", "--try"}
 
 
 class Asked(BaseException):
@@ -53,7 +54,7 @@ class Asked(BaseException):
 def commands() -> list[list[str]]:
     """What must run without a compiler."""
     wanted = [["run"], ["trace"], ["profile", "--demo"]]
-    wanted += [["run", "--kernel", name] for name in registry.names(WEIGHTS)]
+    wanted += [["run", "--kernel", name] for name in registry.names(WEIGHTS, EXPERTS)]
     wanted += [
         ["run", "--format", format, "--kernel", kernel.name]
         for format in OPERAND_FORMATS
@@ -69,7 +70,7 @@ def commands() -> list[list[str]]:
         # an example, and after two spaces what it is for
         for line in re.sub(r"\\\n *", "", verb.EXAMPLES).splitlines():
             words = shlex.split(re.split(" {2,}", line.strip())[0])
-            if words[:1] == ["numba-marlin"] and not set(words) & NEEDS_A_FILE:
+            if words[:1] == ["numba-marlin"] and not set(words) & NEEDS_MORE:
                 wanted.append(words[1:])
     return wanted
 

@@ -47,6 +47,7 @@ def test_what_is_right_is_right_in_weak_memory_too(program):
         assert tuple(x[: len(program.x)]) == program.x, seed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", by_name(PLANTED))
 def test_so_are_the_mended_ones(program):
     for seed in WEAK[:3]:
