@@ -23,7 +23,7 @@ from numba_marlin.kernels.language.definition import KernelDefinition
 SMALL = MoeWgmmaConfig(
     experts=5, top_k=2, tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4
 )
-SIZES = (2 * len(IDS), 136, 192)
+SIZES = (len(IDS), 72, 128)
 
 KERNEL = KernelDefinition(
     name="moe_wgmma",
@@ -115,7 +115,7 @@ KERNEL = KernelDefinition(
                 config=replace(SMALL, combine=True, x_of_pairs=True),
                 sizes=SIZES,
                 group_size=64,
-                ids=2 * IDS,
+                ids=IDS,
                 sms=3,
                 places=(1, 2),
             ),
@@ -124,7 +124,7 @@ KERNEL = KernelDefinition(
                 config=replace(SMALL, tile_n=128, split=False, bias=True, group_blocks=-1),
                 sizes=SIZES,
                 group_size=-1,
-                ids=2 * IDS,
+                ids=IDS,
                 sms=2,
                 places=(1,),
             ),
