@@ -63,8 +63,8 @@ def test_the_problem_and_the_device_are_said_first():
 def test_every_candidate_is_said_with_its_figures():
     heads = [line for line in said() if re.match(r"\d+\. ", line)]
     assert heads == [
-        "1. tiled  grid 4 x 2 x 3, 256 threads, 96 KiB shared",
-        "2. tiled  grid 4 x 1 x 1, 256 threads, 1.5 KiB shared",
+        "1. tiled  grid 4 x 2 x 3, 256 threads, 100.25 KiB shared",
+        "2. tiled  grid 4 x 1 x 1, 256 threads, 5.75 KiB shared",
     ]
     assert [line for line in said() if line.startswith(("   - ", "   modelled"))] == [
         "   - because",

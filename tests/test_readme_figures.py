@@ -1,9 +1,8 @@
 """Contract under test: every figure in the pages' prose is what the results, the sources or the
 settings say, and none stands there without such a test.
 
-``CLAIMS`` pairs a piece of the prose, its figures as groups, with the function that derives them.
-Tables, quotations and outputs are held by ``test_readme`` and ``test_readme_statements``.
-"""
+``CLAIMS``: a piece of prose, its figures as groups, and the function that derives them. (Tables,
+quotations, outputs: ``test_readme``, ``test_readme_statements``.)"""
 
 import re
 from importlib import metadata
@@ -22,6 +21,7 @@ WORDS = ("no", "one", "two", "three", "four", "five")
 CLAIMS, CASES = {}, []
 # What has a digit and states nothing: names of things.
 NAMES = r"4-bit|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024"
+NAMES += r"|Qwen3-MoE|DeepSeek-V3"
 
 
 def prose():
@@ -41,8 +41,8 @@ def claim(pattern, *marks):
 
 
 @claim(
-    r"with Hopper's kernels (.*?) to (.*?) times as fast as cuBLAS at m = (\d+), and level with it"
-    r" or ahead from m = (\d+) to (\d+) except in (\w+) cells"
+    r"With Hopper's kernels it is (.*?) to (.*?) times as fast as cuBLAS at m = (\d+), and level"
+    r" with it or ahead from m = (\d+) to (\d+) except in (\w+) cells"
 )
 def speed_ups(monkeypatch):
     """Of what the heuristics choose. Level: not below at the two digits of the table."""
@@ -90,7 +90,7 @@ def shares_of_int4(monkeypatch):
 
 
 @claim(
-    r"NVFP4 and MXFP4 weights use the same two kernels, at (\d+) to (\d+)% of their bytes",
+    r"NVFP4 and MXFP4 weights run on `decode` and `wgmma` at (\d+) to (\d+)% of INT4's bytes",
     pytest.mark.thorough,
 )
 def range_of_shares(monkeypatch):
@@ -198,6 +198,14 @@ def schedules(monkeypatch):
     kernels = {each.name for kind in KINDS for each in registry.kernels(kind)}
     assert {name.partition(",")[0] for name in counts} == kernels
     return f"{min(counts.values()):,}", f"{max(counts.values()):,}"  # a bit that changes stops it
+
+
+@claim(r"reaches ([\d,]+) of the ([\d,]+) operations that a Hopper SM is made for in a cycle")
+def tensor_operations(monkeypatch):
+    rows = {row["probe"]: row for row in experiment_results.rows("30_levels")}
+    said = (ROOT / "experiments" / "30_levels" / "README.md").read_text(encoding="utf-8")
+    (most,) = re.findall(r"the tensor cores' ([\d,]+) operations an SM and cycle", said)
+    return f"{rows['mma.sync m16n8k16, fp16']['per_cycle_and_sm']:,.0f}", most
 
 
 @claim(r"and a (thousand) schedules per kernel")
@@ -374,7 +382,7 @@ def example(monkeypatch):
 
 
 @claim(r"is an unsigned integer that stays (\d+) bits wide")
-def width(monkeypatch):
+def width(_):
     return re.search(r"`lang\.uint(\d+)`", TEXT).groups()
 
 

@@ -39,7 +39,10 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--demo",
         action="store_true",
-        help="the kernel's demonstration problem (without --kernel: m=16, n=4096, k=4096)",
+        help=(
+            "the kernel's demonstration problem (without --kernel: m=16, n=4096, k=4096), as where"
+            " no sizes are given"
+        ),
     )
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
     parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
@@ -343,11 +346,13 @@ def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
     sizes = (args.m, args.n, args.k)
     if args.demo and any(size is not None for size in sizes):
         raise ValueError("--demo has its own problem; omit --demo, or --m, --n and --k")
-    if not args.demo and None in sizes:
+    if all(size is None for size in sizes):  # as run and trace do
+        return demo
+    if None in sizes:
         raise ValueError(
-            "no problem is given: give --m, --n and --k, or --demo, or --open with a saved profile"
+            "a size is missing: give --m, --n and --k, or none of them for the demonstration"
         )
-    return demo if args.demo else sizes
+    return sizes
 
 
 def _problem(args):

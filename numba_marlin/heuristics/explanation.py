@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.candidates import Candidate, rank
+from numba_marlin.kernels import registry
 from numba_marlin.problems import Problem, WeightProblem
 from numba_marlin.wording import html_table
 
@@ -98,6 +99,8 @@ def _folded(lines: list[str], width: int) -> Iterator[str]:
 
 def _lines(each: Candidate, position: int) -> list[str]:
     f = each.figures
+    static = registry.find_kernel(each.kernel).static_shared_bytes(each.config)
+    shared = each.shared_bytes + static
     work = f"blocks {f['blocks']}, waves {f['waves']:g}"
     if "tiles" in f:
         work += "; tiles " + " x ".join(
@@ -108,7 +111,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
     lines = [
         (
             f"{position}. {each.kernel}  grid {each.grid_text}, {each.threads}"
-            f" threads, {each.shared_bytes / 1024:g} KiB shared"
+            f" threads, {shared / 1024:g} KiB shared"
         ),
         f"   {each.config_text}",
         *(f"   - {reason}" for reason in each.reasons),

@@ -72,7 +72,7 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
     (
         (
             ("run", "--experts", 4, "--kernel", "ampere"),
-            "--experts is for --kernel moe, not ampere",
+            "--experts is for --kernel moe_wgmma or moe, not ampere",
         ),
         (("run", "--experts", 4, "--top-k", 5), "--top-k 5 must be at most --experts 4"),
         (("run", "--experts", 0), "--experts 0 must be at least 1"),
@@ -81,7 +81,7 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
         (("trace", "--kernel", "moe", "--floats", 1), "--floats is of one weight"),
         (("trace", "--demo", "--experts", 4), "--demo determines what is traced; omit --experts"),
         (("profile", "--open", "x.json", "--top-k", 4), "omit --top-k"),
-        (("profile", "--top-k", 2), "no problem is given"),
+        (("profile", "--m", 2, "--top-k", 2), "a size is missing"),
     ),
 )
 def test_options_that_do_not_go_together_are_refused(capsys, arguments, match):

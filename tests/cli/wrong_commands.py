@@ -269,7 +269,7 @@ WRONG = [
     ("unpack --view wrod", "did you mean 'word'?"),
     ("unpack --html x", "must end in .html or .htm"),
     # profile
-    ("profile", "no problem is given"),
+    ("profile --m 1", "a size is missing: give --m, --n and --k"),
     ("profile --demo --m 1", "omit --demo, or --m, --n and --k"),
     ("profile --m 0 --n 64 --k 128", "m=0 must be positive"),
     ("profile --demo --kernel decod", "did you mean 'decode'?"),

@@ -274,7 +274,7 @@ def test_the_models_error_is_that_of_the_recorded_times():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "no problem is given"),
+        (["--m", "1"], "a size is missing"),
         (["--demo", "--m", "1"], "--demo has its own"),
         (["--open", "no.json"], "no.json: no such file"),
         (["--demo", "--device", "model"], "has no timing"),

@@ -220,8 +220,8 @@ def was_timed(config: DecodeConfig) -> bool:
 def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
     m, tiles = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
     found = [
-        f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the"
-        f" faithful kernel's tile for {16 * ceil_div(m, 16)}"
+        f"rows come in eights: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))}, tiles of 16"
+        f" for {16 * ceil_div(m, 16)}"
     ]
     if m > config.batch:
         found.append(

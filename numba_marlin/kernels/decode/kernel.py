@@ -1,6 +1,10 @@
 """The decode kernel: ``C[m, n] = A[m, k] @ W[k, n]`` for small batches, where to read W is most of
 the work. A tile has up to 32 rows of C; more rows are further tiles, which read the weights again.
 
+Read ``decode`` at the end of this file first, then ``consume`` and ``finish_tile`` above it, then
+``load.produce``, ``multiply.double_buffered`` and ``output.share_out``. What stands here is to look
+things up in.
+
 Parameters, in this order. Addresses are raw: multiples of 16 bytes those of a, its rows, b, scales,
 zeros and partials, of 8 factors, the others of their elements. n_packed is n completed to 64.
 
