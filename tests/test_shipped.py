@@ -259,8 +259,8 @@ def test_every_example_of_run_can_run():
     """What the examples ask for is refused by no kernel (one was)."""
     for line in re.sub(r"\\\n *", "", run_verb.EXAMPLES).splitlines():
         arguments = line.split()[1:] + ["--backend", "reference"]
-        if "--input" in arguments or "--format" in arguments:
-            continue
+        if "--input" in arguments or "--format" in arguments or "moe" in arguments:
+            continue  # of no random weight: a file's, two operands', a mixture's
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             from numba_marlin.api.reports import problem_of
             from numba_marlin.cli.main import parser

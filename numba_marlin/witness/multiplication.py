@@ -33,6 +33,7 @@ BYTES = {
     ("e4m3.e4m3", True): "wgmma_m64k32_f32_e4m3_e4m3_rs",
     ("e4m3.e4m3", False): "wgmma_m64k32_f32_e4m3_e4m3_ss",
 }
+INTEGERS = {("m16n8k32", "s32.s8.s8.s32"): "mma_m16n8k32_s32_s8_s8"}
 PRODUCTS, MANY, MANY_WIDE = 512, 1 << 15, 1 << 13
 BLOCK = 128
 WIDE, COLUMNS = 64, 32
@@ -92,10 +93,15 @@ def mma(name: str, which: str, count: int) -> Probe:
 
 
 def without_a_file(
-    opcode: str, which: str, operands: Callable[[], dict[str, np.ndarray]], floats: str | None
+    opcode: str,
+    which: str,
+    operands: Callable[[], dict[str, np.ndarray]],
+    floats: str | None,
+    file: str | None = None,
 ) -> Probe:
-    """One mma.sync a warp, of an ``opcode`` that ptx/ does not have; ``operands``: the registers of
-    every lane, a, b and c, uint32 [count, 32, registers]. D is like C."""
+    """One mma.sync a warp, of an ``opcode`` that ptx/ does not have, or has as ``file``;
+    ``operands``: the registers of every lane, a, b and c, uint32 [count, 32, registers]. D is like
+    C."""
     held = operands()
     names = {x: [f"%{x}{i}" for i in range(held[x].shape[2])] for x in "abc"}
     registers = "".join(f".reg .b32 {x};\n" for each in names.values() for x in each)
@@ -112,7 +118,7 @@ def without_a_file(
     short = opcode.replace(".sync.aligned", "").replace(".row.col", "")
     return Probe(
         f"{short} {which}",
-        (short,),
+        (file or short,),
         frame(body, BLOCK, 4, registers=registers),
         lambda: {**operands(), "d": np.zeros_like(held["c"])},
         {"d": Result(floats)},
@@ -149,7 +155,8 @@ def of_any_words(shape: str, types: str, widths: tuple[int, int, int]) -> Probe:
             for name, width in zip("abc", widths)
         }
 
-    return without_a_file(f"mma.sync.aligned.{shape}.row.col.{types}", "bits", operands, None)
+    opcode = f"mma.sync.aligned.{shape}.row.col.{types}"
+    return without_a_file(opcode, "bits", operands, None, INTEGERS.get((shape, types)))
 
 
 ANY_WORDS = (

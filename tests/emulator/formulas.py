@@ -110,6 +110,29 @@ def mma(depth, decode):
     return formula
 
 
+def mma_of_bytes(w):
+    """Signed bytes, four to a register; the sums wrap."""
+    lane = np.arange(32)
+    group, inside = lane // 4, lane % 4
+    out = np.empty((2, 32, 4), np.uint64)
+    for warp in range(2):
+        words = {
+            name: np.ascontiguousarray(each[32 * warp : 32 * warp + 32].astype(np.uint32))
+            for name, each in w.inputs.items()
+        }
+        a, b = np.empty((16, 32), np.int64), np.empty((32, 8), np.int64)
+        for e in range(16):
+            row = group + 8 * (e // 4 % 2)
+            a[row, 4 * inside + e % 4 + 16 * (e // 8)] = words["a"].view(np.int8)[:, e]
+        for e in range(8):
+            b[4 * inside + e % 4 + 16 * (e // 4), group] = words["b"].view(np.int8)[:, e]
+        sums = a @ b
+        for e in range(4):
+            d = sums[group + 8 * (e // 2), 2 * inside + e % 2] + words["c"][:, e]
+            out[warp, :, e] = d % 2**32
+    return out.reshape(THREADS, 4)
+
+
 def stmatrix(transposed):
     """Lane 8j + i of a warp names the row i of matrix j."""
 
@@ -225,6 +248,7 @@ FORMULAS = {
     "mma_m16n8k16_f32_f16": mma(16, half_numbers),
     "mma_m16n8k16_f32_bf16": mma(16, brain_numbers),
     "mma_m16n8k8_f32_f16": mma(8, half_numbers),
+    "mma_m16n8k32_s32_s8_s8": mma_of_bytes,
     "keep_f32": lambda w: w.inputs["d"],
     "keep_u32": lambda w: w.inputs["d"],
     "keep_i32": lambda w: w.inputs["d"],

@@ -1,10 +1,10 @@
 """What a weak memory keeps: for each location the writes to it in their coherence order, and how
 much of them each thread must have seen.
 
-A location has a ``History`` of ``Message``s. A thread's view says of each location the earliest
-message that it may still read, and the last one behind which it must write: its own writes, what it
-has read by morally strong accesses, and what it has acquired. A release offers the view; who
-observes the message and acquires takes it. https://docs.nvidia.com/cuda/parallel-thread-execution/
+A location has a ``History`` of messages (``Message``). A thread's view says of each location the
+earliest message that it may still read, and the last one behind which it must write: its own
+writes, what it has read by morally strong accesses, and what it has acquired. A release offers the
+view; who observes the message and acquires takes it. https://docs.nvidia.com/cuda/parallel-thread-execution/
 #causality-order, #release-acquire-patterns, #moral-strength
 """
 

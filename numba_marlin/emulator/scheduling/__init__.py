@@ -5,6 +5,6 @@
 ``undefined`` follows values that are none, ``provenance`` which variables addresses are of.
 ``scheduler`` runs bundles of warps block by block; ``gathering`` holds lanes that wait for a
 collective, ``calls`` has the stacks of recursive functions, ``schedules`` chooses other legal
-interleavings, ``spinning`` and ``standstill`` find and explain that no warp can go on. Imports
-every other group.
+interleavings, ``late_loads`` does loads behind later accesses, ``spinning`` and ``standstill`` find
+and explain that no warp can go on. Imports every other group.
 """

@@ -22,7 +22,7 @@ from numba_marlin.kernels.hopper.shared import STAGE_K
 
 ROW_BYTES, CHUNK_BYTES = 2 * STAGE_K, 16
 ARRIVALS = CHUNKS_PER_ROW * ROWS_AT_ONCE + 1  # of the producer at a full barrier: threads, and TMA
-NO_ROW = 0xFFFFFFFF
+NO_ROW = 2**32 - 1
 
 
 def load_verbs(lang, config, ring, schedule):
