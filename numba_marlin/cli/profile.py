@@ -363,6 +363,6 @@ def _problem(args):
     if not mixtures.asked(args):
         demo = find_kernel(args.kernel or shown_first()).about.demo.profile
         return WeightProblem(*_sizes(args, demo), group_size)
-    kernel = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[0]
+    kernel = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[-1]
     sizes = _sizes(args, kernel.about.demo.profile)
     return ExpertsProblem(*sizes, group_size, **mixtures.fields(args))

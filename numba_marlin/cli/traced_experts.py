@@ -20,7 +20,7 @@ def described(args) -> Described:
 
     mixtures.refuse_files(args, "input", "tensor", "transpose", "floats")
     stored_layer(args)  # checks --sms
-    definition = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[0]
+    definition = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[-1]
     args.kernel, demo = definition.name, definition.about.demo
     for name, size in zip("mnk", demo.trace):
         if getattr(args, name) is None:
