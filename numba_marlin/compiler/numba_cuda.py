@@ -28,7 +28,12 @@ from numba_marlin.compiler.language import (
 )
 from numba_marlin.compiler.plain.parameters import parameter_types
 from numba_marlin.compiler.row_stack import restore_row_stack
-from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
+from numba_marlin.compiler.swift import (
+    any_integer,
+    made_once,
+    remembered_calls,
+    without_collection,
+)
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -221,6 +226,9 @@ def to_ptx(
         if plain
         else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
         remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass),
+        nullcontext()
+        if plain
+        else any_integer(numba.types.Dispatcher, numba.types.IntegerLiteral, numba.types.unliteral),
     ):
         if not line_info:
             return numba.cuda.compile(function, signature, **options)[0]

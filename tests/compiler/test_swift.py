@@ -3,7 +3,7 @@ a compilation has ended, however it ended."""
 
 import contextlib
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -65,13 +65,83 @@ def test_remembered_calls_make_the_same_ptx(monkeypatch):
     assert build(KERNEL, Sum(), cache=False).ptx == quick
 
 
+@dataclass(frozen=True)
+class Sizes:
+    words: int = 4
+    other: int = 0
+
+
+def make_of_sizes(lang, config):
+    """A function that is called with literals, of which one is the size of an array, and functions
+    over a configuration: one reads a number of it, one passes all of it on."""
+    cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
+    cfg = lang.constants(config)
+
+    @lang.device
+    def filled(words, first):
+        kept = cuda.local.array(words, uint32)
+        for i in range(words):
+            kept[i] = uint32(first + i)
+        return kept[0] + kept[words - 1]
+
+    @lang.device
+    def of_part(stage):
+        if stage == 0:
+            return uint32(cfg.words)
+        return uint32(cfg.words * stage)
+
+    @lang.device
+    def other_of(sizes):
+        return uint32(sizes.other)
+
+    @lang.device
+    def of_whole():
+        return other_of(cfg)
+
+    def kernel(address, number):
+        total = of_whole()
+        for stage in range(3):
+            total += of_part(stage)
+        total += filled(2, 0) * filled(5, 1) + of_part(7)
+        ptx.st_global_b32(address, total * uint32(number))
+
+    kernel.functions = of_part, of_whole
+    return kernel
+
+
+OF_SIZES = replace(KERNEL, name="sizes", config_type=Sizes, make=make_of_sizes)
+
+
+def test_a_function_called_with_integers_makes_the_same_ptx(monkeypatch):
+    quick = build(OF_SIZES, Sizes(), cache=False).ptx
+    monkeypatch.setattr(numba_cuda, "any_integer", lambda *classes: contextlib.nullcontext())
+    assert build(OF_SIZES, Sizes(), cache=False).ptx == quick
+
+
+def test_a_function_is_one_for_all_configurations_that_agree_in_what_it_reads():
+    language = numba_cuda.language()
+
+    def functions(config):
+        return make_of_sizes(language, config).functions
+
+    part, whole = functions(Sizes(4, 0))
+    other_part, other_whole = functions(Sizes(4, 1))
+    assert part is other_part and whole is not other_whole
+    assert part is not functions(Sizes(5, 0))[0]
+
+
 @pytest.mark.parametrize("fails", (False, True))
 def test_numba_is_left_as_it_was_and_garbage_is_collected_again(fails):
     numba = numba_cuda._numba()
-    before = numba.typing_context.resolve_function_type, numba.types.BaseFunction.get_call_type
+
+    def replaced():
+        return (
+            numba.typing_context.resolve_function_type,
+            numba.types.BaseFunction.get_call_type,
+            numba.types.Dispatcher.get_call_type,
+        )
+
+    before = replaced()
     with pytest.raises(Exception, match="must be one u32") if fails else contextlib.nullcontext():
         build(KERNEL, Sum(fails), cache=False)
-    assert gc.isenabled() and before == (
-        numba.typing_context.resolve_function_type,
-        numba.types.BaseFunction.get_call_type,
-    )
+    assert gc.isenabled() and before == replaced()
