@@ -28,12 +28,7 @@ from numba_marlin.compiler.language import (
 )
 from numba_marlin.compiler.plain.parameters import parameter_types
 from numba_marlin.compiler.row_stack import restore_row_stack
-from numba_marlin.compiler.swift import (
-    any_integer,
-    made_once,
-    remembered_calls,
-    without_collection,
-)
+from numba_marlin.compiler.swift import made_once, swiftly
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -221,14 +216,10 @@ def to_ptx(
         _lock,
         _toolkit_found(),
         _pretended_device(capability),
-        without_collection(),
+        swiftly(numba.types, numba.typing_context, plain),
         nullcontext()
         if plain
         else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
-        remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass),
-        nullcontext()
-        if plain
-        else any_integer(numba.types.Dispatcher, numba.types.IntegerLiteral, numba.types.unliteral),
     ):
         if not line_info:
             return numba.cuda.compile(function, signature, **options)[0]

@@ -27,11 +27,28 @@ from __future__ import annotations
 
 import dis
 import gc
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import CodeType, FunctionType
 
 from numba_marlin.compiler.language import Namespace
+
+
+@contextmanager
+def swiftly(types, typing_context, plain: bool):
+    """The contexts below, for one compilation.
+
+    types, typing_context: numba's module of types, and the class that resolves calls.
+    plain: a kernel of Numba's own types, whose device functions are compiled as Numba does.
+    """
+    any_of = (
+        nullcontext()
+        if plain
+        else any_integer(types.Dispatcher, types.IntegerLiteral, types.unliteral)
+    )
+    calls = remembered_calls(typing_context, types.BaseFunction, types.NumberClass)
+    with without_collection(), calls, any_of:
+        yield
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from numba_marlin.compiler import build, numba_cuda
+from numba_marlin.compiler import build, numba_cuda, swift
 from numba_marlin.kernels.language.definition import KernelDefinition
 
 
@@ -61,7 +61,7 @@ KERNEL = KernelDefinition(
 
 def test_remembered_calls_make_the_same_ptx(monkeypatch):
     quick = build(KERNEL, Sum(), cache=False).ptx
-    monkeypatch.setattr(numba_cuda, "remembered_calls", lambda *classes: contextlib.nullcontext())
+    monkeypatch.setattr(swift, "remembered_calls", lambda *classes: contextlib.nullcontext())
     assert build(KERNEL, Sum(), cache=False).ptx == quick
 
 
@@ -114,7 +114,7 @@ OF_SIZES = replace(KERNEL, name="sizes", config_type=Sizes, make=make_of_sizes)
 
 def test_a_function_called_with_integers_makes_the_same_ptx(monkeypatch):
     quick = build(OF_SIZES, Sizes(), cache=False).ptx
-    monkeypatch.setattr(numba_cuda, "any_integer", lambda *classes: contextlib.nullcontext())
+    monkeypatch.setattr(swift, "any_integer", lambda *classes: contextlib.nullcontext())
     assert build(OF_SIZES, Sizes(), cache=False).ptx == quick
 
 
