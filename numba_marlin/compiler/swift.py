@@ -182,7 +182,9 @@ def _read(constant, name, code):
     if isinstance(constant, Namespace):
         members = _members(code, name)
         if members is not None:
-            return tuple((member, _value(getattr(constant, member))) for member in members)
+            # a branch that is not taken may name a member that there is not
+            there = vars(constant)
+            return tuple((each, _value(there[each])) for each in members if each in there)
     return _value(constant)
 
 

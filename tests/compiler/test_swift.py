@@ -75,7 +75,7 @@ def make_of_sizes(lang, config):
     """A function that is called with literals, of which one is the size of an array, and functions
     over a configuration: one reads a number of it, one passes all of it on."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
-    cfg = lang.constants(config)
+    cfg, never = lang.constants(config), config.words < 0
 
     @lang.device
     def filled(words, first):
@@ -88,6 +88,8 @@ def make_of_sizes(lang, config):
     def of_part(stage):
         if stage == 0:
             return uint32(cfg.words)
+        if never:
+            return uint32(cfg.there_is_no_such_member)
         return uint32(cfg.words * stage)
 
     @lang.device
