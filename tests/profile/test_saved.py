@@ -75,7 +75,7 @@ def test_escapes_in_a_saved_profile_are_shown_and_not_obeyed(tmp_path, capsys, t
     assert len(places) > 50
     shown_ = 0
     # each alone, as one may stop the others from being shown; of the rows of a list, the first
-    alone = [each for each in places if not any(key in range(1, 10**6) for key in each)]
+    alone = [each for each in places if not any(isinstance(key, int) and key for key in each)]
     for place in alone if thorough else alone[::4]:
         spoilt = data()
         *way, last = place
