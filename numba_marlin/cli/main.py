@@ -7,6 +7,7 @@ With NUMBA_MARLIN_TRACEBACK set in the environment, errors keep their traceback 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -104,6 +105,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
 
+@functools.cache
 def parser() -> argparse.ArgumentParser:
     result = Parser(
         prog="numba-marlin",
