@@ -11,6 +11,7 @@ from tests.ci_scripts import script
 tuple_fields, counts = script("tuple_fields"), script("counts")
 
 
+@pytest.mark.thorough  # .ci/run counts by itself, and first
 def test_this_checkout_is_below_every_maximum(capsys):
     assert counts.main([]) == 0, capsys.readouterr().out
 

@@ -134,7 +134,7 @@ def test_a_loader_that_cannot_be_is_refused(experiment, wrong, rule):
         "decode_tensor",
         pytest.param("decode_relaid", marks=pytest.mark.thorough),
         pytest.param("wgmma_bulk", marks=pytest.mark.thorough),
-        "wgmma_relaid",
+        pytest.param("wgmma_relaid", marks=pytest.mark.thorough),
     ],
 )
 def test_another_way_of_copying_changes_no_bit(experiment, name):

@@ -351,7 +351,9 @@ ADDING = replace(LARGE, result="nvfp4", source=True, c_dtype="float32", bias=Tru
 
 
 @pytest.mark.parametrize(
-    "config", (SMALL, LARGE, BLOCKS, ADDING), ids=("small", "large", "blocks", "adding")
+    "config",
+    (SMALL, LARGE, BLOCKS, pytest.param(ADDING, marks=pytest.mark.thorough)),
+    ids=("small", "large", "blocks", "adding"),
 )
 def test_the_assembler_keeps_its_promises(config):
     """No spilled register, no wgmma that waits for another, no 64-bit float."""

@@ -133,15 +133,10 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
             )
             for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))
         ),
-        # every kind of zero points, both arrangements, 4 bits with one dtype and 8 with the other
+        # two kinds of zero points, both arrangements, 4 bits with one dtype and 8 with the other
         lambda name, group_size, zeros, bits, dtype: (
-            (dtype == "bfloat16") == (bits == 8)
-            and (zeros, bits)
-            in (
-                [(None, 8), ("integer", 4), ("float16", 8)]
-                if group_size == 32
-                else [("integer", 8)]
-            )
+            (group_size, zeros, bits, dtype)
+            in ((32, "float16", 4, "float16"), (-1, "integer", 8, "bfloat16"))
         ),
     ),
 )
@@ -167,8 +162,7 @@ def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits
             (4, 8),
         ),
         lambda group_size, name, zeros, bits: (
-            group_size == 128
-            and (zeros, bits) == (("float16", 4) if name == "four words" else ("integer", 8))
+            (group_size, name, zeros, bits) == (128, "two rows of two", "integer", 8)
         ),
     ),
 )
@@ -213,7 +207,7 @@ def test_scaled_sums_are_exact(name, group_size, run_on):
     "dtype, bits, zeros",
     cases(
         (("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)),
-        lambda dtype, bits, zeros: bits == 4,
+        lambda dtype, bits, zeros: (dtype, bits) == ("bfloat16", 4),
     ),
 )
 def test_scaled_sums_of_other_types_are_exact(dtype, bits, zeros, run_on):
