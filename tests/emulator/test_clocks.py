@@ -58,6 +58,7 @@ class Dense:
 @example(
     steps("send 0 0 0, listen 1 0 0, clear 0 0 0, send 2 0 0, listen 1 0 0, fence 1 0 0"), False
 )
+@example(steps("send 1 0 0, receive 0 0 0, send 2 0 1, receive 0 1 1"), False)
 @example(steps("learn 0 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
@@ -117,6 +118,15 @@ def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
     others = np.arange(THREADS)[:, None] != everyone[None]
     wanted = dense.known[:, : len(everyone)]
     assert (known == wanted)[others].all()
+    compared = everyone[None], np.arange(known.size).reshape(known.shape) % 5  # any counts
+    behind = clocks.behind(clocks.row_of.reshape(-1, 1), clocks.thread_of.reshape(-1, 1), *compared)
+    assert (behind == (wanted < compared[1]))[others].all()
+    for slot in range(BLOCKS):
+        mine = np.arange(THREADS) // (WARPS * WARP) == slot
+        strangers = np.tile(np.flatnonzero(~mine), 5)
+        counts = np.repeat(np.arange(5), len(strangers) // 5)
+        told = dense.known[mine].max(axis=0)[strangers]
+        assert (clocks.unknown(slot, strangers, counts) == (told < counts)).all()
 
 
 def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not_elsewhere():
