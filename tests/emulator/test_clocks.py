@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numba_marlin.emulator.ordering.clocks import Clocks
-from numba_marlin.emulator.ordering.messages import CTA, EVERYONE, GPU, Messages, Order
+from numba_marlin.emulator.ordering.messages import CTA, EVERYONE, GPU, Log, Messages, Order
+from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later
 from numba_marlin.emulator.ordering.shadow import LargeShadow, Shadow
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
@@ -58,6 +59,7 @@ class Dense:
 @example(
     steps("send 0 0 0, listen 1 0 0, clear 0 0 0, send 2 0 0, listen 1 0 0, fence 1 0 0"), False
 )
+@example(steps("send 1 0 0, receive 0 0 0, send 2 0 1, receive 0 1 1"), False)
 @example(steps("learn 0 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
@@ -117,6 +119,15 @@ def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
     others = np.arange(THREADS)[:, None] != everyone[None]
     wanted = dense.known[:, : len(everyone)]
     assert (known == wanted)[others].all()
+    compared = everyone[None], np.arange(known.size).reshape(known.shape) % 5  # any counts
+    behind = clocks.behind(clocks.row_of.reshape(-1, 1), clocks.thread_of.reshape(-1, 1), *compared)
+    assert (behind == (wanted < compared[1]))[others].all()
+    for slot in range(BLOCKS):
+        mine = np.arange(THREADS) // (WARPS * WARP) == slot
+        strangers = np.tile(np.flatnonzero(~mine), 5)
+        counts = np.repeat(np.arange(5), len(strangers) // 5)
+        told = dense.known[mine].max(axis=0)[strangers]
+        assert (clocks.unknown(slot, strangers, counts) == (told < counts)).all()
 
 
 def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not_elsewhere():
@@ -133,6 +144,55 @@ def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not
         row, thread = clocks.row_of[lane.sel], clocks.thread_of[lane.sel]
         assert clocks.knows(row, thread, np.zeros(1, np.int64)).tolist() == [heard]
     assert (GPU, EVERYONE) in messages.unheard[WARP + 1]
+
+
+PAGES = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(np.array)
+
+
+@given(PAGES, PAGES)
+def test_the_later_of_two_pages_is_one_of_them_where_it_can_be(one, other):
+    most, size = later(one, other), max(len(one), len(other))
+    one_, other_ = (np.pad(each, (0, size - len(each))) for each in (one, other))
+    wanted = np.maximum(one_, other_)
+    assert np.array_equal(most, wanted)
+    for page in (one, other):
+        if np.array_equal(page, wanted):
+            assert most is one or most is other
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), PAGES, st.booleans()), min_size=1, max_size=20),
+    st.lists(st.integers(1, 20), min_size=1, max_size=30),
+)
+def test_what_is_made_of_a_log_is_its_items_together(left, counts):
+    log = Log(Unions())
+    for block, page, own in left:
+        log.items.append(News({}, block, page) if own else News({block: page}, NOBODY, None))
+    for count in counts:
+        count = min(count, len(left))
+        wanted = {}
+        for block, page, _ in left[:count]:
+            wanted[block] = later(wanted.get(block, np.zeros(0, int)), page)
+        found = dict(log.until(count).pages())
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[block], page) for block, page in wanted.items())
+
+
+def test_readers_of_before_and_after_may_ask_a_log_in_turn():
+    taken = []
+
+    class Counted(Unions):
+        def all(self, news, others):
+            taken.append(len(others))
+            return super().all(news, others)
+
+    log = Log(Counted())
+    for step in range(1, 50):
+        log.items.append(News({}, 0, np.array([step])))
+        for count in (step, step - 1, step, step - 1):
+            assert log.until(max(count, 1)).clock(0, 0) == max(count, 1)
+    assert max(taken) == 1
 
 
 @settings(max_examples=30, deadline=None)

@@ -174,3 +174,23 @@ def test_blocks_of_a_cluster_are_ordered_by_its_barrier():
         grid=2,
         cluster=2,
     )
+
+
+def test_of_uses_by_others_after_a_blocks_end_the_first_place_is_named():
+    body = (
+        """.shared .align 16 .b8 s[64]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
+    @%q0 st.shared.v2.u32 [%r1+24], {%t, %t};
+    """
+        + snippet("cluster_arrive")
+        + snippet("cluster_wait")
+        + snippet("cluster_ctarank", "%r60")
+        + "xor.b32 %r2, %r60, 1;"
+        + snippet("mapa_shared", "%r3", "%r1", "%r2")
+        + """@%q0 ld.shared::cluster.u32 %r4, [%r3+28];
+    @%q0 ld.shared::cluster.u32 %r4, [%r3+24];
+    """
+        + snippet("cluster_arrive").replace("arrive", "arrive.relaxed")
+        + snippet("cluster_wait")
+    )
+    found = race(body, "missing-wait-for-others", grid=2, cluster=2)
+    assert "s[byte 24]" in str(found) and "%r3+24" in str(found) and "+28" not in str(found)

@@ -103,33 +103,70 @@ class Clocks:
     def knows(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray) -> np.ndarray:
         """Up to which clock the ``threads``, whose rows are ``rows``, know of ``who``; all of
         shapes that go together."""
+        known, near, block, slot = self._nearby(rows, threads, who)
+        rows, block, slot, near = np.broadcast_arrays(rows, block, slot, near)
+        known[~near] = self._of_others(rows[~near], block[~near], slot[~near])
+        return known
+
+    def behind(
+        self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray, counts: np.ndarray
+    ) -> np.ndarray:
+        """Whether what they know (``knows``) of ``who`` ends before ``counts``. Most of it is of
+        their own block, or of nothing (0): pages of other blocks are looked up for the rest."""
+        known, near, block, slot = self._nearby(rows, threads, who)
+        late = known < counts
+        if self.others:
+            far = late & ~near
+            if far.any():
+                talks = np.zeros(len(self.own), bool)
+                talks[list(self.others)] = True
+                far &= talks[rows]
+                rows, block, slot, counts = np.broadcast_arrays(rows, block, slot, counts)
+                late[far] = self._of_others(rows[far], block[far], slot[far]) < counts[far]
+        return late
+
+    def _nearby(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray):
+        """(what they know of their own block, 0 for others; which are of it; ``places``)"""
         block, slot = self.places(who)
         near = block == threads // self.per_block
         if self.awaited:
             near |= block == NOBODY
         # one index to a place is three times as fast as two
         known = self.own.reshape(-1).take(rows * self.own.shape[1] + slot)
-        if not near.all():
-            known = np.where(near, known, 0)
-        if self.others:
-            rows, block, slot, _ = np.broadcast_arrays(rows, block, slot, known)
-            far = ~near & np.isin(rows, list(self.others))
-            if far.any():
-                known[far] = self._of_others(rows[far], block[far], slot[far])
-        return known
+        return known if near.all() else np.where(near, known, 0), near, block, slot
 
     def _of_others(self, rows: np.ndarray, blocks: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        found, most = np.zeros(rows.shape, np.int32), int(blocks.max()) + 1
-        keys, which = np.unique(rows * most + blocks, return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        stops = np.cumsum(np.bincount(which))
-        for key, start, stop in zip(keys.tolist(), [0, *stops[:-1].tolist()], stops.tolist()):
-            page = self.others[key // most].get(key % most)
+        found, most = np.zeros(rows.shape, np.int32), int(blocks.max(initial=0)) + 1
+        keys = rows * most + blocks
+        # numbers of 16 bits are sorted by radix, several times as fast
+        small = keys.max(initial=0) < 1 << 16
+        order = np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")
+        keys = keys[order]
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)]):
+            row, block = divmod(int(keys[start]), most)
+            page = self.others.get(row, NO_PAGES).get(block)
             if page is not None:
                 mine = order[start:stop]
                 there = slots[mine] < len(page)
                 found[mine[there]] = page[slots[mine[there]]]
         return found
+
+    def unknown(self, slot: int, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Of the threads ``who`` of other blocks, have come to ``counts``: which of them no thread
+        of the block in ``slot`` knows of so far (bool)."""
+        late = counts > 0
+        block, place = self.places(who)
+        rows = np.unique(self.row_of[self.rows_of(slot)]).tolist()
+        # rows share what they know of other blocks
+        told = {id(self.others[row]): row for row in rows if row in self.others}
+        for row in told.values():
+            left = np.flatnonzero(late)
+            if not left.size:
+                break
+            known = self._of_others(np.full(left.shape, row), block[left], place[left])
+            late[left] = known < counts[left]
+        return late
 
     def clock_in(self, news: News, who: int) -> int:
         """Up to which clock ``news`` tell of ``who``."""

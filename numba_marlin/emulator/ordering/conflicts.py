@@ -150,7 +150,7 @@ class Conflicts:
         """``_check`` against the records ``before`` [*units.shape, records]."""
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = (self.clocks.knows(rows, threads, who) < marks.clock_of(before)) & (who != threads)
+        late = self.clocks.behind(rows, threads, who, marks.clock_of(before)) & (who != threads)
         if late.any():
             strong = self._strong(before, threads, way)
             if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):

@@ -24,7 +24,7 @@ from numba_marlin.emulator.text.program import Instruction
 CTA, CLUSTER, GPU = 1, 2, 3
 EVERYONE = -1  # in place of a sender: all who have released for the GPU
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
-LONGEST_LOG = 1 << 12
+LONGEST_LOG, MOST_MADE = 1 << 12, 8
 Key = tuple[int, int]  # scope, number of the sender's block
 Tell = Callable[[], News]
 
@@ -72,16 +72,20 @@ class Log:
     def __init__(self, unions: Unions, base: News = NOTHING) -> None:
         self.unions, self.base = unions, base
         self.items: list[News] = []
-        self.made = 0, base  # how many are in what was made of them last, and that
+        # how many -> these together, of the latest asked for: threads that have read the place
+        # before and after an item was left ask in turn
+        self.made: dict[int, News] = {}
 
     def until(self, count: int) -> News:
         """The first ``count`` of them together."""
-        done, news = self.made if self.made[0] <= count else (0, self.base)
-        if done < count:
-            self.made = count, self.unions.all(news, self.items[done:count])
-        else:
-            self.made = done, news
-        return self.made[1]
+        done = max((each for each in self.made if each <= count), default=0)
+        news = self.made.pop(count, None)
+        if news is None:
+            news = self.unions.all(self.made.get(done, self.base), self.items[done:count])
+        self.made[count] = news
+        if len(self.made) > MOST_MADE:
+            del self.made[next(iter(self.made))]
+        return news
 
 
 class Left:

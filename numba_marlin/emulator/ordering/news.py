@@ -48,11 +48,14 @@ def later(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return one
     if len(one) < len(other):
         one, other = other, one
-    most = one.copy()
-    np.maximum(one[: len(other)], other, out=most[: len(other)])
-    if np.array_equal(most, one):
+    part = one[: len(other)]
+    if not (other > part).any():
         return one
-    return other if len(one) == len(other) and np.array_equal(most, other) else most
+    if len(one) == len(other) and not (one > other).any():
+        return other
+    most = one.copy()
+    np.maximum(part, other, out=most[: len(other)])
+    return most
 
 
 class Unions:

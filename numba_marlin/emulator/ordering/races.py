@@ -100,22 +100,18 @@ class HappensBefore(Conflicts):
         units = slice(slot * stride // shadow.unit, (slot + 1) * stride // shadow.unit)
         if not self.remote or not stride:
             return
-        warps = slice(
-            slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block
-        )
         records = np.concatenate([shadow.writes[units][:, None], shadow.reads[units]], axis=1)
-        who, threads = marks.who_of(records), clocks.thread_of[warps.start, 0]
-        known = np.max(
-            [clocks.knows(row, threads, who) for row in np.unique(clocks.row_of[warps])], axis=0
+        who = marks.who_of(records)
+        # most places have been used by the block itself, or by nobody: block 0 at clock 0
+        others = np.flatnonzero(
+            (records != 0) & (who // clocks.per_block != self.number[slot]) & (who < clocks.threads)
         )
-        late = (
-            (known < marks.clock_of(records))
-            & (who // clocks.per_block != self.number[slot])
-            & (who < clocks.threads)
-        )
+        records, who = records.reshape(-1)[others], who.reshape(-1)[others]
+        late = clocks.unknown(slot, who, marks.clock_of(records))
         if late.any():
-            unit, column = (int(i) for i in np.argwhere(late)[0])
-            raise self.report.ended(slot, int(records[unit, column]), units.start + unit)
+            first = int(np.argmax(late))
+            unit = units.start + int(others[first]) // (1 + shadow.readers)
+            raise self.report.ended(slot, int(records[first]), unit)
 
     def lanes_of(self, paths: Iterable[Path]) -> Lanes:
         paths = sorted(paths, key=lambda path: path.warp)
