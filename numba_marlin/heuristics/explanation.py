@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
+from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.candidates import Candidate, rank
 from numba_marlin.kernels import registry
 from numba_marlin.problems import Problem, WeightProblem
@@ -18,17 +19,45 @@ from numba_marlin.wording import html_table
 class Explanation:
     """What would run for a problem on a device, and why.
 
-    candidates: ranked, ``candidates[0]`` is the choice. ``str()`` is for people; ``to_dict()``
-    returns plain values for programs (JSON).
+    candidates: ranked, ``candidates[0]`` is the choice. measured: the winner of a measurement on
+    this computer, if there is one for the problem. ``str()`` is for people; ``to_dict()`` returns
+    plain values for programs (JSON).
     """
 
     problem: Problem
     device: Device
     candidates: tuple[Candidate, ...]
+    measured: tuned.Choice | None = None
 
     @property
     def choice(self) -> Candidate:
         return self.candidates[0]
+
+    @property
+    def because(self) -> str:
+        """Why the choice is first: by what ``rank`` compares candidates."""
+        first, others = (
+            self.choice,
+            [each for each in self.candidates if each.kernel != self.choice.kernel],
+        )
+        if self.measured and (self.measured.kernel, self.measured.config) == (
+            first.kernel,
+            first.config,
+        ):
+            return f"because it was the fastest when measured here, {self.measured.us:.1f} us"
+        if self.problem.batch_invariant:
+            return "because every m takes it, with the same order of sums"
+        if not others:
+            return "because no other kernel takes this problem on this device"
+        if "predicted_us" not in first.figures:
+            return (
+                "because the rules of these kernels put it first (no times are predicted); next:"
+                f" {others[0].kernel}"
+            )
+        why = f"because the model predicts the shortest time for it, {_predicted(first)}"
+        return f"{why}; next: {others[0].kernel}" + (
+            f", {_predicted(others[0])}" if "predicted_us" in others[0].figures else ""
+        )
 
     def to_dict(self) -> dict:
         return {
@@ -52,7 +81,7 @@ class Explanation:
                 each.kernel,
                 each.config_text,
                 each.grid_text,
-                f"{each.figures['predicted_us']:.1f} us" if "predicted_us" in each.figures else "",
+                _predicted(each) if "predicted_us" in each.figures else "",
                 "; ".join(each.reasons),
             )
             for each in self.candidates
@@ -66,6 +95,7 @@ class Explanation:
         """``str()``, in lines of at most ``width`` columns."""
         p, d = self.problem, self.device
         lines = [
+            f"chosen: {self.choice.kernel}, {self.because}",
             p.in_words(),
             (
                 f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
@@ -97,6 +127,10 @@ def _folded(lines: list[str], width: int) -> Iterator[str]:
         ) or [""]
 
 
+def _predicted(each: Candidate) -> str:
+    return f"{each.figures['predicted_us']:.1f} us"
+
+
 def _lines(each: Candidate, position: int) -> list[str]:
     f = each.figures
     static = registry.find_kernel(each.kernel).static_shared_bytes(each.config)
@@ -116,7 +150,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
         f"   {each.config_text}",
         *(f"   - {reason}" for reason in each.reasons),
         f"   modelled: {work}"
-        + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
+        + (f"; {_predicted(each)}" if "predicted_us" in f else "")
         + (f", {f['free_us']:.1f} us if free to choose" if "free_us" in f else ""),
     ]
     return lines
@@ -125,7 +159,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
 def explain(
     m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types
 ) -> Explanation:
-    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name
+    """What would run for ``y[m, n] = x[m, k] @ W[k, n]`` on ``device``: a name
     (``devices.names()``) or a ``Device``.
 
     types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the
@@ -139,4 +173,4 @@ def explain_problem(problem: Problem, device: str | Device) -> Explanation:
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
-    return Explanation(problem, where, rank(problem, where))
+    return Explanation(problem, where, rank(problem, where), tuned.stored_choice(problem, where))
