@@ -197,18 +197,16 @@ def with_times(text: str) -> str:
         )
         return found["begin"] + said + found["end"]
 
-    def times(cells: str, kernel: str, name: str) -> str:
-        """The end of a row of the table, before the lengths of its files."""
-        return cells + "".join(f" {digits(measured[kernel, m][name])} |" for m in (1, 16, 256))
-
-    def rung(found) -> str:
-        idea = re.match(r"(?:[^|]*\|){4}", found[1])[0]
-        return times(idea, found["name"], "us") + f" {found['own']} | {found['whole']} |"
+    def timed(row: str, kernel: str, name: str) -> str:
+        """A row of the table: its words, times, the lengths of its files."""
+        times = (f" {digits(measured[kernel, m][name])} " for m in (1, 16, 256))
+        cells = row.split("|")
+        return "|".join([*cells[:4], *times, *cells[7:]])
 
     text = TIMES.sub(line, text)
     if FLOOR.search(text):
-        text = FLOOR.sub(lambda _: times("| floor | | |", "naive", "limit_us") + " | |", text)
-        text = RUNG.sub(rung, text)
+        text = FLOOR.sub(lambda found: timed(found[0], "naive", "limit_us"), text)
+        text = RUNG.sub(lambda found: timed(found[0], found["name"], "us"), text)
     return text
 
 
