@@ -10,7 +10,7 @@ def test_rings_follow_those_who_use_the_one_before():
         return rings.Ring(name, 2, filled, 1, awaited, awaited, 1, filled)
 
     a, b = ring("a", "load", "mma; expand"), ring("b", "expand", "mma")
-    other = ring("c", "scheduler", "load")
+    other = ring("c", "scheduler", "mma")
     assert rings.chains([a, other, b]) == [[a, b], [other]]
     (levels,) = (rings.drawn(chain, pages.Choice()) for chain in rings.chains([a, b]))
     assert [each.name for each in levels.levels] == ["load", "mma + expand", "mma"]
