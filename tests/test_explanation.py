@@ -54,13 +54,18 @@ def test_the_choice_is_said_first_and_why():
     slower = replace(other, figures=FIGURES | {"predicted_us": 20.0})
     won = tuned.Choice("tiled", FIRST.config, 11.26, "2026-11-28")
     lost = tuned.Choice("naive", FIRST.config, 9.0, "2026-11-28")
-    model = "because the model predicts the shortest time for it, 12.3 us; next: naive"
+    model = "because its predicted time is least: 12.3 us"
     for candidates, problem, measured, because in (
-        ((FIRST, SECOND, slower), PROBLEM, None, f"{model}, 20.0 us"),
-        ((FIRST, SECOND, other), PROBLEM, lost, model),
+        ((FIRST, SECOND, slower), PROBLEM, None, f"{model} (naive: 20.0 us)"),
+        ((FIRST, SECOND, other), PROBLEM, lost, f"{model} (next: naive)"),
         ((FIRST, slower), PROBLEM, won, "because it was the fastest when measured here, 11.3 us"),
         ((FIRST, SECOND), PROBLEM, None, "because no other kernel takes this problem on this"),
-        ((SECOND, other), PROBLEM, None, "because the rules of these kernels put it first (no"),
+        (
+            (SECOND, other),
+            PROBLEM,
+            None,
+            "because it is first by rule, no time is predicted (next: naive)",
+        ),
         (
             (FIRST, slower),
             replace(PROBLEM, batch_invariant=True),

@@ -49,15 +49,12 @@ class Explanation:
             return "because every m takes it, with the same order of sums"
         if not others:
             return "because no other kernel takes this problem on this device"
+        then = others[0]
         if "predicted_us" not in first.figures:
-            return (
-                "because the rules of these kernels put it first (no times are predicted); next:"
-                f" {others[0].kernel}"
-            )
-        why = f"because the model predicts the shortest time for it, {_predicted(first)}"
-        return f"{why}; next: {others[0].kernel}" + (
-            f", {_predicted(others[0])}" if "predicted_us" in others[0].figures else ""
-        )
+            return f"because it is first by rule, no time is predicted (next: {then.kernel})"
+        known = "predicted_us" in then.figures
+        behind = f"{then.kernel}: {_predicted(then)}" if known else f"next: {then.kernel}"
+        return f"because its predicted time is least: {_predicted(first)} ({behind})"
 
     def to_dict(self) -> dict:
         return {
