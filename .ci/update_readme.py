@@ -15,7 +15,7 @@ the code they quote.
     python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
                                             10
     python .ci/update_readme.py times       # the times of the ladder's rungs, and their floor, from
-                                            # the rows of experiment 18
+                                            the rows of experiment 18
     python .ci/update_readme.py truths      # what the examples of docs/truths.md print
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual
