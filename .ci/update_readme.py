@@ -14,8 +14,8 @@ the code they quote.
                                             weights
     python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
                                             10
-    python .ci/update_readme.py times       # the time of each rung of the ladder, from the rows
-                                            # that ship with the package
+    python .ci/update_readme.py times       # the times of the ladder's rungs, and their floor, from
+                                            the rows of experiment 18
     python .ci/update_readme.py truths      # what the examples of docs/truths.md print
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual
@@ -54,6 +54,7 @@ TIMES = re.compile(
 RESULTS = re.compile(r"<!-- results:02_hopper -->\n(.*?\n)\n", re.DOTALL)
 SESSION = re.compile(r"(?<=^```pycon\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
+FLOOR = re.compile(r"^\| floor \|.*$", re.MULTILINE)
 RUNG = re.compile(
     r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )(?P<own>\d+) \| (?P<whole>\d+) \|$",
     re.MULTILINE,
@@ -176,28 +177,49 @@ def with_speed(text: str) -> str:
 
 
 def with_times(text: str) -> str:
-    """``text`` with what experiment 18 measured of a kernel for m rows of x, and how many times as
-    fast it is as the kernel before it."""
+    """``text`` with what experiment 18 measured: of a kernel for m rows of x, beside the floor and
+    the kernel before it; and in the table of a page that has the floor's line, of every rung."""
     sys.path.insert(0, str(ROOT))
-    from numba_marlin.data import measured
+    from numba_marlin.bench import rows
 
-    def row_of(kernel: str, m: str) -> dict:
-        found = [row for row in measured("ladder_times") if row["kernel"] == kernel]
-        return max((row for row in found if row["m"] == int(m)), key=lambda row: row["date"])
+    found = rows.newest(rows.read(ROOT / "experiments" / "18_ladder" / "results.jsonl")).values()
+    measured = {(row["kernel"], row["m"]): row for row in found}
 
     def line(found) -> str:
-        row, rows = row_of(found["kernel"], found["m"]), "row" if found["m"] == "1" else "rows"
-        before = found["before"]
-        faster = before and row_of(before, found["m"])["us"] / row["us"]
+        m = int(found["m"])
+        row, before = measured[found["kernel"], m], found["before"]
+        faster = before and measured[before, m]["us"] / row["us"]
         gain = f", {faster:.2f} times as fast as `{before}`" if before else ""
         said = (
-            f"**{row['us']:,.1f} us** on {row['device']} for {found['m']} {rows} of x and a"
-            f" {row['k']} x {row['n']} matrix{gain} ([experiment 18](../experiments/18_ladder),"
-            f" {row['date']}).\n"
+            f"**{row['us']:,.1f} us** on {row['device']} for {m} row{'s' * (m > 1)} of x and a"
+            f" {row['k']} x {row['n']} matrix{gain}; {floor_of(row)} ([experiment"
+            f" 18](../experiments/18_ladder), {row['date']}).\n"
         )
         return found["begin"] + said + found["end"]
 
-    return TIMES.sub(line, text)
+    def timed(row: str, kernel: str, name: str) -> str:
+        """A row of the table: its words, times, the lengths of its files."""
+        times = (f" {digits(measured[kernel, m][name])} " for m in (1, 16, 256))
+        cells = row.split("|")
+        return "|".join([*cells[:4], *times, *cells[7:]])
+
+    text = TIMES.sub(line, text)
+    if FLOOR.search(text):
+        text = FLOOR.sub(lambda found: timed(found[0], "naive", "limit_us"), text)
+        text = RUNG.sub(lambda found: timed(found[0], found["name"], "us"), text)
+    return text
+
+
+def floor_of(row: dict) -> str:
+    """The least time of a measured product, in words. A large sum gave the rate of reading in the
+    same run, cuBLAS that of arithmetic."""
+    reading = row["bytes"] / row["ceilings"]["read_bytes"] * 1e6
+    what = "to read its bytes" if reading > row["limit_us"] - 0.01 else "the arithmetic"
+    return f"{what} alone takes {row['limit_us']:.1f} us"
+
+
+def digits(us: float) -> str:
+    return f"{us:.1f}" if us < 20 else f"{us:,.0f}"
 
 
 def with_sessions(text: str) -> str:

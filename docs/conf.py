@@ -13,6 +13,7 @@ project, author = "numba_marlin", "the developers of numba_marlin"
 version = release = metadata.version("numba_marlin")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme, html_title = "furo", "numba_marlin"
+highlight_language = "none"  # what programs print is not Python
 html_copy_source = html_show_sourcelink = html_show_copyright = False
 html_static_path, html_css_files = ["static"], ["site.css"]
 exclude_patterns = ["README.md"]

@@ -1,6 +1,6 @@
 """Contract under test: docs/audit.md. Its counts are those of its rows; a row that says "there"
-or "partly" names what shows it, one that says "partly" or "missing" why; commands parse and print
-their sections, and what is linked exists."""
+or "partly" names what shows it, one that says "partly" or "missing" why, and what would finish it;
+commands parse and print their sections, and what is linked exists."""
 
 import re
 import shlex
@@ -20,6 +20,8 @@ ROWS = [row for part in PARTS for row in ITEM.findall(part)]
 SHOWN = "\n".join(row[2] for row in ROWS)
 # not what stands in a link: [`path`](../path)
 COMMANDS = sorted(set(re.findall(r"\[`[^`]*`\]|`([^`]*)`", SHOWN)) - {""})
+FINISH = "To finish: "
+LATER = sorted({each for row in ROWS for each in re.findall(r"`(\w+ --[^`]*)`", row[3])})
 RECORDED = re.compile(r"trace .*--phase (\w+)$|profile .*--view (\w+)$")
 
 
@@ -39,7 +41,8 @@ def _wrong(row):
         verdict not in VERDICTS
         or len(item.split()) > 12  # a quotation is short
         or bool(shown) != (verdict != "missing")
-        or (verdict != "there" and len(note.split()) < 2)
+        or (verdict == "there") == (FINISH in note)
+        or (verdict != "there" and min(len(each.split()) for each in note.split(FINISH)) < 2)
     )
 
 
@@ -48,19 +51,27 @@ def test_a_row_says_what_shows_it_or_why_not():
     for row in (
         ("it", "there", "", ""),
         ("it", "partly", "`trace`", ""),
+        ("it", "partly", "`trace`", "nobody wants it"),
+        ("it", "partly", "`trace`", "nobody wants it. To finish: "),
+        ("it", "partly", "`trace`", "To finish: a wish for it"),
+        ("it", "there", "`trace`", "but slow. To finish: a faster one"),
         ("it", "missing", "", "no"),
-        ("it", "missing", "`trace`", "nobody wants it"),
+        ("it", "missing", "`trace`", "nobody wants it. To finish: nothing can"),
         ("it", "works", "`trace`", ""),
     ):
         assert _wrong(row)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS + LATER)
 def test_a_command_parses(command):
     if command.endswith("--help"):
         assert command.split()[0] in cli.VERBS
     else:
         cli.parser().parse_args(shlex.split(command))
+
+
+def test_commands_that_need_a_gpu_are_among_them():
+    assert sum("--backend cuda" in each or each.startswith("bench") for each in LATER) >= 3
 
 
 def test_what_is_linked_exists():

@@ -16,6 +16,7 @@ from numba_marlin.heuristics import (
     devices_for,
     explain_problem,
     rank,
+    tuned,
 )
 from numba_marlin.heuristics.explanation import Explanation, _folded
 
@@ -48,16 +49,52 @@ def said(device=H200):
     return Explanation(PROBLEM, device, (FIRST, SECOND)).text(200).splitlines()
 
 
-def test_the_problem_and_the_device_are_said_first():
+def test_the_choice_is_said_first_and_why():
+    other = replace(SECOND, kernel="naive")
+    slower = replace(other, figures=FIGURES | {"predicted_us": 20.0})
+    won = tuned.Choice("tiled", FIRST.config, 11.26, "2026-11-28")
+    lost = tuned.Choice("naive", FIRST.config, 9.0, "2026-11-28")
+    model = "because its predicted time is least: 12.3 us"
+    for candidates, problem, measured, because in (
+        ((FIRST, SECOND, slower), PROBLEM, None, f"{model} (naive: 20.0 us)"),
+        ((FIRST, SECOND, other), PROBLEM, lost, f"{model} (next: naive)"),
+        ((FIRST, slower), PROBLEM, won, "because it was the fastest when measured here, 11.3 us"),
+        ((FIRST, SECOND), PROBLEM, None, "because no other kernel takes this problem on this"),
+        (
+            (SECOND, other),
+            PROBLEM,
+            None,
+            "because it is first by rule, no time is predicted (next: naive)",
+        ),
+        (
+            (FIRST, slower),
+            replace(PROBLEM, batch_invariant=True),
+            None,
+            "because every m takes it, with the same order of sums",
+        ),
+    ):
+        found = Explanation(problem, H200, candidates, measured).text(200)
+        assert found.startswith(f"chosen: tiled, {because}")
+
+
+def test_the_winner_of_a_measurement_is_said_to_be_one(monkeypatch):
+    won = tuned.Choice("ampere", default_config("ampere", PROBLEM, H200), 9.0, "2026-11-28")
+    monkeypatch.setattr(tuned, "stored_choice", lambda problem, device: won)
+    text = explain_problem(PROBLEM, H200).text(200)
+    assert text.startswith("chosen: ampere, because it was the fastest when measured here, 9.0 us")
+
+
+def test_the_problem_and_the_device_come_next():
     # 8192 x 8192 codes of four bits, 64 x 8192 scales, 16 x 8192 numbers twice
     least = 8192 * 8192 // 2 + 2 * 64 * 8192 + 2 * 2 * 16 * 8192
-    assert said()[1:3] == [
+    assert said()[1].startswith("y[16, 8192] = x[16, 8192] @ W[8192, 8192], 4-bit weights")
+    assert said()[2:4] == [
         "device: H200, 132 SMs, sm_90, 227 KiB shared memory per block (spec)",
         f"moves at least {least:,} bytes, in {least / 4.8e6:.3g} us if nothing else took time"
         " (modelled)",
     ]
     unknown = said(replace(H200, bandwidth_bytes=None))
-    assert unknown[2] == f"moves at least {least:,} bytes (modelled)"
+    assert unknown[3] == f"moves at least {least:,} bytes (modelled)"
 
 
 def test_every_candidate_is_said_with_its_figures():

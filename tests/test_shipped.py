@@ -28,6 +28,7 @@ from numba_marlin.kernels import registry
 from numba_marlin.kernels.language.plain import GroupScales
 from tests import pages
 from tests.cli.verbs import run, run_json
+from tests.without_compiler import program, verb
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = data.shipped_index()
@@ -227,7 +228,7 @@ def test_run_says_whose_ptx_it_ran(no_compiler, capsys):
     assert (code, found["compiled"]["shipped"], found["check"]["ok"]) == (0, True, True)
     out = " ".join(run(capsys, "run", *sizes)[1].split())
     assert f"with numba-cuda {INDEX['versions']['numba-cuda']}, CUDA" in out
-    assert "before: its PTX comes with the package" in out
+    assert "beforehand: its PTX comes with the package" in out
 
 
 @pytest.mark.parametrize("current", (True, False))
@@ -306,23 +307,6 @@ def test_a_base_installation_requires_no_compiler():
 # ---- with nothing else installed
 
 
-def program(text, tmp_path, *hidden):
-    """Run ``text`` where these packages are not installed."""
-    before = (
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.other_systems import NO_COMPILER, hide\n"
-        f"hide(NO_COMPILER | {set(hidden)!r})\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", before + text],
-        cwd=tmp_path,
-        env={"NUMBA_MARLIN_CACHE": str(tmp_path / "kernels"), "PATH": "", "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
@@ -330,11 +314,7 @@ def program(text, tmp_path, *hidden):
 )
 def test_what_is_promised_runs(command, tmp_path):
     """Every command that the index lists, with a new cache and no compiler."""
-    text = (
-        "import shlex\nfrom numba_marlin.cli.main import main\n"
-        f"sys.exit(main(shlex.split({command!r})))"
-    )
-    done = program(text, tmp_path)
+    done = verb(command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and done.stdout
 

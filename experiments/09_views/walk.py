@@ -258,8 +258,18 @@ VIEWS = (
         (),
         "timeline",
         0,
+        3,
+        7,
+    ),
+    (
+        "units",
+        "Copies, loads, arithmetic and tensor cores over time",
+        "when the warps of a block issued to each unit, in the order of the PTX machine",
+        (),
+        "timeline",
+        0,
         2,
-        6,
+        3,
     ),
     (
         "roles",
@@ -282,7 +292,7 @@ VIEWS = (
         "pipeline",
         0,
         5,
-        6,
+        7,
     ),
     (
         "blockwise",

@@ -109,7 +109,7 @@ def _by_whom(compiled, cached: bool, seconds: float) -> str:
     from numba_marlin.compiler.shipped import made_with
 
     if compiled.shipped:
-        return f"{made_with(compiled.versions)} before: its PTX comes with the package"
+        return f"{made_with(compiled.versions)}, beforehand: its PTX comes with the package"
     return f"{compiled.compiler} {'(from the cache)' if cached else f'in {seconds:.1f} s'}"
 
 

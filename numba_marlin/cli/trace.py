@@ -275,6 +275,7 @@ def _recorded(args, report):
     from numba_marlin.cli import estimate
     from numba_marlin.cli.progress import machine_bar
     from numba_marlin.cli.traced import check_floats, described
+    from numba_marlin.cli.traced_host import handed_over
     from numba_marlin.emulator import Schedule
     from numba_marlin.execution import expected
     from numba_marlin.execution.binding import bind
@@ -334,6 +335,7 @@ def _recorded(args, report):
         "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": not failures, "outputs": size, "failures": failures},
+        "host": handed_over(binding),
         **({"boxes": binding.boxes} if made.scaling is not None else {}),
         **({"floats": made.floats} if made.floats is not None else {}),
         **made.about,

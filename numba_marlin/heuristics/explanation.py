@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
+from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.candidates import Candidate, rank
 from numba_marlin.kernels import registry
 from numba_marlin.problems import Problem, WeightProblem
@@ -18,17 +19,42 @@ from numba_marlin.wording import html_table
 class Explanation:
     """What would run for a problem on a device, and why.
 
-    candidates: ranked, ``candidates[0]`` is the choice. ``str()`` is for people; ``to_dict()``
-    returns plain values for programs (JSON).
+    candidates: ranked, ``candidates[0]`` is the choice. measured: the winner of a measurement on
+    this computer, if there is one for the problem. ``str()`` is for people; ``to_dict()`` returns
+    plain values for programs (JSON).
     """
 
     problem: Problem
     device: Device
     candidates: tuple[Candidate, ...]
+    measured: tuned.Choice | None = None
 
     @property
     def choice(self) -> Candidate:
         return self.candidates[0]
+
+    @property
+    def because(self) -> str:
+        """Why the choice is first: by what ``rank`` compares candidates."""
+        first, others = (
+            self.choice,
+            [each for each in self.candidates if each.kernel != self.choice.kernel],
+        )
+        if self.measured and (self.measured.kernel, self.measured.config) == (
+            first.kernel,
+            first.config,
+        ):
+            return f"because it was the fastest when measured here, {self.measured.us:.1f} us"
+        if self.problem.batch_invariant:
+            return "because every m takes it, with the same order of sums"
+        if not others:
+            return "because no other kernel takes this problem on this device"
+        then = others[0]
+        if "predicted_us" not in first.figures:
+            return f"because it is first by rule, no time is predicted (next: {then.kernel})"
+        known = "predicted_us" in then.figures
+        behind = f"{then.kernel}: {_predicted(then)}" if known else f"next: {then.kernel}"
+        return f"because its predicted time is least: {_predicted(first)} ({behind})"
 
     def to_dict(self) -> dict:
         return {
@@ -52,7 +78,7 @@ class Explanation:
                 each.kernel,
                 each.config_text,
                 each.grid_text,
-                f"{each.figures['predicted_us']:.1f} us" if "predicted_us" in each.figures else "",
+                _predicted(each) if "predicted_us" in each.figures else "",
                 "; ".join(each.reasons),
             )
             for each in self.candidates
@@ -66,6 +92,7 @@ class Explanation:
         """``str()``, in lines of at most ``width`` columns."""
         p, d = self.problem, self.device
         lines = [
+            f"chosen: {self.choice.kernel}, {self.because}",
             p.in_words(),
             (
                 f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
@@ -97,6 +124,10 @@ def _folded(lines: list[str], width: int) -> Iterator[str]:
         ) or [""]
 
 
+def _predicted(each: Candidate) -> str:
+    return f"{each.figures['predicted_us']:.1f} us"
+
+
 def _lines(each: Candidate, position: int) -> list[str]:
     f = each.figures
     static = registry.find_kernel(each.kernel).static_shared_bytes(each.config)
@@ -116,7 +147,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
         f"   {each.config_text}",
         *(f"   - {reason}" for reason in each.reasons),
         f"   modelled: {work}"
-        + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
+        + (f"; {_predicted(each)}" if "predicted_us" in f else "")
         + (f", {f['free_us']:.1f} us if free to choose" if "free_us" in f else ""),
     ]
     return lines
@@ -125,7 +156,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
 def explain(
     m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types
 ) -> Explanation:
-    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name
+    """What would run for ``y[m, n] = x[m, k] @ W[k, n]`` on ``device``: a name
     (``devices.names()``) or a ``Device``.
 
     types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the
@@ -139,4 +170,4 @@ def explain_problem(problem: Problem, device: str | Device) -> Explanation:
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
-    return Explanation(problem, where, rank(problem, where))
+    return Explanation(problem, where, rank(problem, where), tuned.stored_choice(problem, where))

@@ -171,7 +171,7 @@ class WeightProblem:
         if self.batch_invariant:
             groups += "; the same bits for a row whatever m is"
         return (
-            f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] @ W[{self.k}, {self.n}],"
+            f"y[{self.m}, {self.n}] = x[{self.m}, {self.k}] @ W[{self.k}, {self.n}],"
             f" {'FP4' if fp4 else f'{self.bits}-bit'} weights, {groups}"
         )
 

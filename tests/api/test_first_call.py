@@ -44,7 +44,7 @@ def test_the_first_call_of_a_shape_says_once_what_it_waits_for(compiler, caplog)
     first_call(1)  # the same kernel
     begun, ended = lines(caplog)
     chosen = rank(WeightProblem.of(2, P), devices.MODEL)[0]
-    assert begun.startswith(f"compiling kernel {chosen.kernel} for sm_90a, which C[2, 192] = A[2,")
+    assert begun.startswith(f"compiling kernel {chosen.kernel} for sm_90a, which y[2, 192] = x[2,")
     assert "numba_marlin.warmup compiles ahead" in begun
     assert ended.startswith(f"compiled kernel {chosen.kernel} for sm_90a in ")
     compiler.forget()  # another process: from the disk, without a word
@@ -93,4 +93,4 @@ def test_a_product_gives_the_log_its_shape(compiler, caplog):
     caplog.set_level(logging.INFO, "numba_marlin")
     with pytest.raises(MachineError):  # "no PTX" is what it was given
         nm.matmul(np.ones((3, 128), np.float16), P)
-    assert "C[3, 192] = A[3, 128]" in lines(caplog)[0]
+    assert "y[3, 192] = x[3, 128]" in lines(caplog)[0]

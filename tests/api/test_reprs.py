@@ -37,10 +37,10 @@ SHOWN = {
     "PackedBlocks": (lambda: nm.pack(block_weight()), ("[k=64, n=192]", "marlin-fp4 for float16")),
     "RunInfo": (
         lambda: ran(product),
-        ("C[2, 192]", "kernel: ", "PTX machine", "warp instructions"),
+        ("y[2, 192]", "kernel: ", "PTX machine", "warp instructions"),
     ),
     "CompiledKernel": (lambda: ran(product).compiled, ("sm_90a", "numba-cuda", "lines of PTX")),
-    "Explanation": (lambda: nm.explain(16, 4096, 4096), ("C[16, 4096]", "H200: decode", "print()")),
+    "Explanation": (lambda: nm.explain(16, 4096, 4096), ("y[16, 4096]", "H200: decode", "print()")),
     "Workspace": (lambda: nm.Workspace(np.zeros(8), np.zeros(2, np.int32)), ("(8,)", "(2,)")),
     "Hessians": (
         lambda: calibration.store.in_memory({"a.q": nm.Hessian(8), "a.k": nm.Hessian(8)}),

@@ -5,6 +5,7 @@ PTX machine.
 """
 
 import json
+import re
 import subprocess
 import sys
 
@@ -145,6 +146,8 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
 def test_explain_says_and_serialises_the_choice(capsys, tmp_path):
     argv = ["explain", "--m", 16, "--n", 8192, "--k", 8192, "--device", "h200"]
     code, out, _ = run(capsys, *argv)
+    first = r"chosen: decode, because its predicted time is least: [\d.]+ us \(wgmma: [\d.]+ us\)\n"
+    assert re.match(first, out)
     assert code == 0 and "1. decode  grid 128 x 1 x 1" in out and "ampere  grid 132 x 1 x 1" in out
     code, data = run_json(capsys, *argv, "--out", tmp_path / "e.json")
     assert code == 0 and data["schema"] == "numba-marlin/explain/1" and data["ok"] is True

@@ -52,6 +52,7 @@ def test_a_walk_is_written_and_printed(saved, capsys):
     for words in (
         "ampere, step by step",
         "Launch configuration [launch]",
+        "Before the kernel: what the host does",
         "0 out of their error bounds",
         "more of 8 steps)",
         "--phase NAME shows every step",

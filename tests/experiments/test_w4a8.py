@@ -60,7 +60,7 @@ def test_every_cell_has_an_expected_time(run, capsys):
     assert len(found) == 2 * len(run.SHAPES) * len(run.GROUPS) * len(run.BATCHES)
     assert min(found) > run.LAUNCH_US
     run.main(["expect", "--m", "4096"])
-    assert capsys.readouterr().out.count("us  C[4096") == 16
+    assert capsys.readouterr().out.count("us  y[4096") == 16
 
 
 def test_cells_can_be_chosen(run, capsys):
@@ -68,7 +68,7 @@ def test_cells_can_be_chosen(run, capsys):
     run.main(["expect", *chosen])
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 and all("one scale per column; fp8" in each for each in said)
-    assert "C[96, 1024] = A[96, 512]" in said[1]
+    assert "y[96, 1024] = x[96, 512]" in said[1]
 
 
 @pytest.mark.thorough

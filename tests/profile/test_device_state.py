@@ -55,6 +55,16 @@ def test_a_sample_has_what_the_driver_says_and_names_what_it_does_not():
     )
 
 
+def test_a_rate_of_memory_needs_the_peak_of_a_known_device():
+    state = device_state.Monitor(nvml=FakeNvml()).sample()
+    shown = [
+        text.render(device_page.page(name, [state], {}), 100)
+        for name in ("NVIDIA H200", "Invented 100")
+    ]
+    assert "80%: 3,840 of 4,800 GB/s (spec)" in shown[0]
+    assert "80%" in shown[1] and "GB/s" not in shown[1]
+
+
 def test_a_device_without_gpm_says_so():
     monitor = device_state.Monitor(nvml=FakeNvml(gpm=False))
     assert "tensor" not in monitor.sample().values and "Hopper" in monitor.missing["tensor"]

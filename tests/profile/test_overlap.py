@@ -4,6 +4,7 @@ on, and no waiting; the page draws that share."""
 import pytest
 
 from numba_marlin.profile.lanes import overlap
+from numba_marlin.profile.pages import time_views
 from tests.profile.built import data, section
 
 CASES = [  # warps, busy, together
@@ -29,3 +30,21 @@ def test_the_share_is_drawn():
     assert "68%" in section(found, "timeline")
     del found["lanes"]["overlap"]
     assert "that overlap" not in section(found, "timeline")
+
+
+def test_the_main_loop_is_from_the_first_product_to_the_last():
+    """A warp that never multiplies, or once, has none."""
+    warps = [
+        [(0, 5, "setup"), (5, 10, "multiply"), (10, 12, "wait_copies"), (12, 20, "multiply")],
+        [(0, 30, "copy")],
+        [(0, 4, "multiply"), (4, 30, "write")],
+    ]
+    lanes = {"block": 7, "source": "measured", "warps": [{"spans": spans} for spans in warps]}
+    (bars,) = time_views.main_loop(lanes)
+    assert [(each.value, each.text) for each in bars.bars] == [(13, "87%"), (2, "13%")]
+    assert "block 7" in bars.title and bars.source == "measured"
+    assert time_views.main_loop(lanes | {"warps": lanes["warps"][1:]}) == ()
+
+
+def test_the_main_loop_is_drawn():
+    assert "The main loop of block" in section(data(), "timeline")

@@ -109,6 +109,27 @@ def test_rings_are_shown_with_those_who_meet_at_them(name):
 
 
 @by_name
+def test_rings_are_drawn_between_those_who_meet_at_them(name):
+    """Every ring once, below the role that fills it, above those who wait for it."""
+    found, *_ = recorded(name)
+    figures = [
+        each
+        for each in section(found, "pipeline")["parts"]
+        if each["title"].startswith("Who fills and who gives back")
+    ]
+    drawn = set()
+    for figure in figures:
+        levels = figure["levels"]
+        for above, below in zip(levels, levels[1:]):
+            ring = above["down"].partition(" (")[0]
+            filled, awaited, *_ = RINGS[name][ring]
+            assert filled in above["name"] or f" by {filled}" in above["down"]
+            assert below["name"] == awaited and ring not in drawn
+            drawn.add(ring)
+    assert drawn == set(RINGS[name])
+
+
+@by_name
 def test_blocks_are_shown_where_they_wrote(name):
     """Tiles go to blocks in turn; the last block of block_scaled may take any."""
     found, *_ = recorded(name)

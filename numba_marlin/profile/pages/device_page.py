@@ -3,6 +3,7 @@ samples, and the processes that run on the device."""
 
 from __future__ import annotations
 
+from numba_marlin.hardware.devices import specified
 from numba_marlin.profile.sources.device_state import GPM, State
 from numba_marlin.views import MEASURED, Bar, Bars, Facts, Lines, Page, Section, Series, Table
 
@@ -29,15 +30,16 @@ def page(
     states: samples, the oldest first. missing: {name of a value: why it is not known}. kernels:
     (name, grid or details, number of launches or "") of the kernels that the watched process runs.
     """
-    return Page(f"{name}, live", (section(states, missing, kernels),), note)
+    return Page(f"{name}, live", (section(name, states, missing, kernels),), note)
 
 
-def section(states: list[State], missing: dict[str, str], kernels=()) -> Section:
+def section(name: str, states: list[State], missing: dict[str, str], kernels=()) -> Section:
     if not states:
         return Section("device", "Device", ("No sample was taken.",))
-    last = states[-1]
+    last, known = states[-1], specified(name)
+    peak = known.bandwidth_bytes if known else None
     parts: list = [
-        Bars(tuple(bars(last)), title="Now", source=MEASURED),
+        Bars(tuple(bars(last, peak)), title="Now", source=MEASURED),
         Facts(tuple(facts(last, missing)), title="State"),
     ]
     if len(states) > 2:
@@ -71,11 +73,17 @@ def section(states: list[State], missing: dict[str, str], kernels=()) -> Section
     return Section("device", "Device", (), tuple(parts))
 
 
-def bars(state: State):
+def bars(state: State, peak: float | None):
+    """peak: bytes a second of the device's memory, by its data sheet."""
     values = state.values
     for name, title in TITLES.items():
         if name in values:
-            yield Bar(title, values[name], f"{values[name]:.0f}%", "", 100.0)
+            rate = (
+                f": {values[name] / 100 * peak / 1e9:,.0f} of {peak / 1e9:,.0f} GB/s (spec)"
+                if name == "dram" and peak
+                else ""
+            )
+            yield Bar(title, values[name], f"{values[name]:.0f}%{rate}", "", 100.0)
     if "memory_used" in values:
         yield Bar(
             "memory in use",

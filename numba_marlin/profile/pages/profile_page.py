@@ -214,7 +214,7 @@ def state(data: dict) -> Section:
         )
         for each in found["samples"]
     ]
-    section = device_page.section(states, found["missing"])
+    section = device_page.section(data["device"]["name"], states, found["missing"])
     return Section(
         "device",
         "Live device state",

@@ -126,6 +126,42 @@ def overlapped(lanes: dict) -> tuple[Bars, ...]:
     )
 
 
+def main_loop(lanes: dict) -> tuple[Bars, ...]:
+    """Draw what a block's multiplying warps do in their main loop: from the first of their products
+    to the last. Nothing if no warp multiplies twice."""
+    totals: dict[str, float] = {}
+    for lane in lanes["warps"]:
+        products = [span for span in lane["spans"] if span[2] == "multiply"]
+        if len(products) < 2:
+            continue
+        (begin, *_), (_, until, _) = products[0], products[-1]
+        for start, end, name in lane["spans"]:
+            inside = min(end, until) - max(start, begin)
+            if inside > 0:
+                totals[name] = totals.get(name, 0.0) + inside
+    whole = sum(totals.values())
+    if not whole:
+        return ()
+    return (
+        Bars(
+            tuple(
+                Bar(name_of(name), value, f"{value / whole:.0%}", name_of(name), whole)
+                for name, value in sorted(totals.items(), key=lambda item: -item[1])
+            ),
+            title=f"The main loop of block {lanes['block']}'s warps, from their first product to"
+            " their last",
+            source=lanes["source"],
+            note=(
+                "Shares of the time of all warps that multiply, by the build that records every"
+                " event."
+                if lanes["source"] == "measured"
+                else "Shares of the warp instructions of all warps that multiply, and of those that"
+                " the machine executed while they waited."
+            ),
+        ),
+    )
+
+
 def timeline(data: dict) -> Section:
     """Build the section of the launch: the time of an average warp in each section of the kernel,
     and the warps of one block."""
@@ -233,7 +269,7 @@ def timeline(data: dict) -> Section:
                 note=note,
             )
         )
-        found.extend(overlapped(lanes))
+        found.extend((*main_loop(lanes), *overlapped(lanes)))
     else:
         found.append(Text("No warp was recorded.", "warning"))
     if raw:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from numba_marlin.trace.pages import host
 from numba_marlin.trace.pages.choice import Choice, ranges, size
 from numba_marlin.trace.record import KINDS, Trace
 from numba_marlin.trace.roles import roles_of, roles_of_warp
@@ -22,7 +23,7 @@ WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
 def section(trace: Trace, choice: Choice) -> Section:
     areas = results(trace) if trace.block_scaled else tiles(trace)
-    parts = (facts(trace), areas, roles(trace, choice))
+    parts = (facts(trace), areas, roles(trace, choice), *host.parts(trace))
     shown = tuple(part for part in parts if part is not None)
     return Section("launch", "Launch configuration", (), shown)
 

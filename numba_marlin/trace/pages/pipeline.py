@@ -3,26 +3,18 @@ began to use another stage."""
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, element, order_of, ranges, size
+from numba_marlin.trace.pages import rings
+from numba_marlin.trace.pages.choice import Choice, element, order_of, size
 from numba_marlin.trace.pages.shared import drawing
 from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.record import Trace
-from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.stages import Fill, fills
-from numba_marlin.trace.traffic import copies, requests
+from numba_marlin.trace.traffic import copies
 from numba_marlin.views import RECORDED, Cell, Grid, Lane, Section, Span, Step, Table, Timeline
 
 KEY, TITLE = "pipeline", "The pipeline, stage by stage"
 EMPTY, LOADING, READY, IN_USE, ZEROS = "empty", "loading", "ready", "in use", "zeros"
 MOST = 24  # uses that are shown
-BARRIER_BYTES = 8
-ARRIVES, WAITS_FOR = (
-    ("mbarrier.arrive", "tcgen05.commit"),
-    (
-        "mbarrier.try_wait",
-        "mbarrier.test_wait",
-    ),
-)
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -76,66 +68,13 @@ def section(trace: Trace, choice: Choice) -> Section:
         timeline(drawn, count),
         *drawing(trace, choice),
         places(trace, choice),
-        *((rings(trace, choice),) if trace.about.get("rings") else ()),
+        *rings.parts(trace, choice),
     )
     return Section(KEY, TITLE, notes, parts, steps)
 
 
 def times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def rings(trace: Trace, choice: Choice) -> Table:
-    """List the roles that arrive at the mbarriers of each ring of the block, and those that wait
-    there."""
-    found = requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
-    touched = [
-        (
-            int(each.address[each.active][0]),
-            trace.instructions[each.pc]["root"],
-            each.warp % trace.warps,
-        )
-        for each in found
-    ]
-    rows: list[tuple] = []
-    for name, first, count in trace.about["rings"]:
-        cells = []
-        for offset in (0, BARRIER_BYTES):  # full, empty
-            mine = {first + 2 * BARRIER_BYTES * stage + offset for stage in range(count)}
-            for roots in (ARRIVES, WAITS_FOR):
-                warps = [
-                    warp for address, root, warp in touched if address in mine and root in roots
-                ]
-                cells.append(
-                    named(trace, choice, sorted(set(warps)))
-                    + (f" ({len(warps)})" if warps and roots is ARRIVES else "")
-                )
-        rows.append((Cell(name), str(count), *cells))
-    return Table(
-        ("ring", "stages", "filled by", "data awaited by", "freed by", "free stage awaited by"),
-        tuple(rows),
-        title=f"The rings between the roles of block {choice.block}",
-        source=RECORDED,
-        note=(
-            "In brackets: number of arrivals at these mbarriers. A stage that the copy engine fills"
-            " has one arrival, of the thread that issued the copies; a tcgen05.commit arrives when"
-            " its products are complete."
-        ),
-    )
-
-
-def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
-    """Name warps of a block by their roles, or by their numbers if one of them has no role."""
-    roles = dict.fromkeys(
-        ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) for warp in warps
-    )
-    return (
-        "; ".join(roles)
-        if all(roles) and roles
-        else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}"
-        if warps
-        else "none"
-    )
 
 
 def places(trace: Trace, choice: Choice) -> Table:

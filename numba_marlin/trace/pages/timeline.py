@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.counts.instructions import CONVERT, COPY, HALF, LOGIC, SHARED, TENSOR
 from numba_marlin.hardware.devices import device as device_named
 from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.trace import model
@@ -17,6 +18,13 @@ from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Spa
 
 KEY, TITLE = "timeline", "Timeline, without and with the pipeline"
 COLUMNS = 320  # resolution of a timeline
+UNITS = {
+    COPY: "asynchronous copies",
+    SHARED: "loads of shared memory",
+    **dict.fromkeys((LOGIC, HALF, CONVERT), "logic, fp16, conversions"),
+    TENSOR: "tensor cores",
+}
+STARTS = {COPY: "cp.", SHARED: "ld"}  # a policy of the cache is no copy, a store no load
 MOST_WARPS, MOST_BLOCKS, MOST_USES = 16, 16, 24
 
 
@@ -42,7 +50,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                 f"Warp {choice.warp} of each block",
             )
         )
-    parts += modelled(trace, choice)
+    parts += [units(trace, choice.block), *modelled(trace, choice)]
     notes = (
         (
             "In one step the PTX machine executes one instruction for all warps that have reached"
@@ -87,6 +95,32 @@ def side_by_side(trace: Trace, block: int) -> Timeline:
         names,
         f"The roles of block {block}, side by side",
         "work or a wait, whichever has more of the instructions of the role's first warp",
+    )
+
+
+def unit_of(instruction: dict) -> str | None:
+    """The unit of an SM that works for an instruction; None for addresses, control and waits."""
+    kind, begins = instruction["kind"], STARTS.get(instruction["kind"], "")
+    return UNITS.get(kind) if instruction["root"].startswith(begins) else None
+
+
+def units(trace: Trace, block: int) -> Timeline:
+    """Draw a line for each unit: when a warp of the block issued something to it."""
+    unit = [unit_of(each) for each in trace.instructions]
+    warps = range(block * trace.warps, (block + 1) * trace.warps)
+    steps = np.unique(np.concatenate([trace.steps_of(warp) for warp in warps]))
+    lines: list[tuple] = []
+    for name in dict.fromkeys(UNITS.values()):
+        mine = steps[np.array([each == name for each in unit])[trace.step_pc[steps]]]
+        if mine.size:
+            lines.append((name, mine, np.full(mine.size, len(lines))))
+    return order(
+        trace,
+        lines,
+        [name for name, *_ in lines],
+        f"The units that the warps of block {block} issue to",
+        "whether a warp issued an instruction to the unit; copies and asynchronous products go on"
+        " after that",
     )
 
 
