@@ -192,7 +192,7 @@ def matmul(
         check_launch(compiler, workspace, stream)
         options = Options(compiler, stream, workspace)
         result, thread.last = quantized_matmul(
-            x, p, activations, backend, out, bias, kernel, config, options
+            x, p, activations, backend, out, bias, kernel, config, batch_invariant, options
         )
         return (result, thread.last) if return_info else result
     if plain and not return_info:
