@@ -128,7 +128,7 @@ def test_activations_in_8_bits_have_one_order_too(kind):
     (
         ({"group_size": 256}, "H200", "'wgmma_int8' does not take group_size=256.*'decode_int8'"),
         ({}, "A100", "kernel 'wgmma_int8' needs sm_90a, A100 is sm_80: choose"),
-        ({"k": 2**22, "group_size": -1}, "H200", "k=4194304 must be .* at most.*_int8' has no such"),
+        ({"k": 2**22, "group_size": -1}, "H200", "k=4194304 must be .* at most.*8' has no such"),
     ),
 )
 def test_where_no_kernel_has_such_an_order_the_error_says_why(changes, device, why):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics.candidates import Candidate, rank
+from numba_marlin.heuristics.candidates import Candidate
+from numba_marlin.heuristics.gated import ranked
 from numba_marlin.kernels import registry
 from numba_marlin.problems import Problem, WeightProblem
 from numba_marlin.wording import html_table
@@ -139,4 +140,4 @@ def explain_problem(problem: Problem, device: str | Device) -> Explanation:
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
-    return Explanation(problem, where, rank(problem, where))
+    return Explanation(problem, where, ranked(problem, where))

@@ -62,7 +62,7 @@ def test_the_batch_invariant_mode_takes_the_kernel_of_all_batches(x, weight, pac
     assert np.array_equal(y, activations.kernel_product(q, weight))
     one, info = nm.matmul(x[:1], packed, activations="int8", **options)
     assert info.candidate.kernel == "wgmma_int8" and np.array_equal(one, y[:1])
-    with pytest.raises(ValueError, match="independent of m.*kernel 'decode_int8' has no such order"):
+    with pytest.raises(ValueError, match="independent of m.*'decode_int8' has no such"):
         nm.matmul(q, packed, kernel="decode_int8", **options)
     whole, one = (
         nm.matmul(nm.quantize_activations(each), packed, "reference", **options)[0]
