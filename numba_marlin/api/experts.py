@@ -16,7 +16,7 @@ from numba_marlin.api.checks import (
     check_same_place,
     refuse_torch_compile,
 )
-from numba_marlin.api.matmul import check_beside, hand_back, matmul
+from numba_marlin.api.matmul import check_beside, hand_back, matmul, views_on_device
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
@@ -331,7 +331,7 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
     lists = routing_operands(held, problem.combine)
     kept = experts_operands(experts if on_gpu else experts.to(HOST))
     if on_gpu and experts.place != HOST:
-        kept = {name: arrays.view(name, each) for name, each in kept.items()}
+        kept = views_on_device("experts", kept)
     inputs = {"a": flat} | {name: arrays.view(name, each) for name, each in lists.items()}
 
     def reference() -> dict[str, np.ndarray]:

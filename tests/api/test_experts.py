@@ -12,12 +12,14 @@ import numba_marlin as nm
 from numba_marlin import heuristics, reference
 from numba_marlin.api.warmup import choose
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution.arrays import aligned_empty
 from numba_marlin.formats.floats import round_to
 from numba_marlin.hardware import devices
 from numba_marlin.kernels.experts.moe import MoeConfig
 from numba_marlin.kernels.experts.moe_wgmma import MoeWgmmaConfig
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems.experts import ExpertsProblem
+from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference.experts import (
     activate,
     activated_bounds,
@@ -144,6 +146,30 @@ def test_columns_of_several_devices_lie_side_by_side():
     half = EXPERTS.cut(range(K), range(32, 64))
     part = nm.moe_matmul(X, half, ROUTING, backend="emulator", batch_invariant=True)
     assert np.array_equal(part, whole[:, :, 32:])
+
+
+@pytest.mark.parametrize(
+    "kernel", cases((("moe",), ("moe_wgmma",)), lambda kernel: kernel == "moe")
+)
+def test_ids_of_torch_that_break_the_rules_leave_the_workspace_as_it_was(kernel):
+    """Nobody looks at ids on a device. The counters of a token's experts are the next launch's
+    too: with a pair in no list they would not come back to 0."""
+    torch = pytest.importorskip("torch")
+    ids = torch.tensor([[0, 0], [-1, 1], [E, 2], [3, 3], [1, -7]])
+    weights = torch.from_numpy(ROUTING.weights)
+    workspace = nm.Workspace(
+        aligned_empty((1 << 20,), np.float32), aligned_empty((4096,), np.int32)
+    )
+    workspace.locks[:] = 0
+    options = {"kernel": kernel, "backend": "emulator", "workspace": workspace}
+    y = nm.moe_matmul(
+        torch.from_numpy(X), EXPERTS, nm.Routing.of(ids, weights, E), combine=True, **options
+    )
+    assert not workspace.locks.any()
+    rows = np.stack([nm.dequantize(as_quantized(each), np.float64) for each in EXPERTS])
+    taken = rows[ids.clamp(0, E - 1).numpy()]
+    wanted = np.einsum("ts,tk,tskn->tn", ROUTING.weights, X.astype(np.float64), taken)
+    assert np.abs(y.numpy() - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 
 def test_batch_invariant_bits_do_not_depend_on_other_tokens():
