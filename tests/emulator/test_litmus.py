@@ -127,6 +127,23 @@ def test_weak_memory_has_every_outcome_of_the_model_and_no_other(litmus, strengt
     assert reached(litmus, strength, where, {()}, WEAK, 30) <= wanted
 
 
+@pytest.mark.parametrize("name", ("acquire and release, cta", "fences, cta"))
+def test_a_block_hears_nothing_of_its_own_scope_from_the_block_that_it_follows(name):
+    """In the same place of an SM, one after the other: of two blocks all the same."""
+    litmus, strength = BY_NAME["MP"], STRENGTHS[name]
+    text, threads, blocks = program(litmus, strength, "blocks")
+    machine, x = Machine(text), memory()
+    machine.memory.buffer(x, "x")
+    found = set()
+    for seed in range(200):
+        schedule = Schedule(seed, APART, memory=WEAK)
+        launch = threads, blocks
+        found.add(outcome(machine, x, launch, litmus, schedule, resident_blocks=1))
+        if (1, 0, 1, 1) in found:
+            break
+    assert (1, 0, 1, 1) in found <= allowed(litmus, strength, "blocks")
+
+
 @pytest.mark.parametrize(
     "strength, where, kind",
     [
