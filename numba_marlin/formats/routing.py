@@ -59,6 +59,12 @@ class Routing:
             raise TypeError(f"ids.dtype={ids.dtype} must be an integer type")
         if "float" not in residence.type_name(weights):
             raise TypeError(f"weights.dtype={weights.dtype} must be a float type")
+        places = [residence.place_of(each) for each in (ids, weights)]
+        if _is_tensor(ids) != _is_tensor(weights) or places[0] != places[1]:
+            raise ValueError(
+                f"weights is a {type(weights).__name__} on {places[1]}, must be where ids is, of"
+                f" the same library: {type(ids).__name__} on {places[0]}"
+            )
         if isinstance(ids, np.ndarray):
             _check_host(ids, np.asarray(weights), experts)
         return cls._sorted(ids, weights, experts)
