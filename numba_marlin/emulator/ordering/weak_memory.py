@@ -112,9 +112,14 @@ class WeakMemory:
             values = np.ascontiguousarray(values)
             rows, order = values.reshape(-1, values.shape[-1]).copy(), self.orders[ins.pc]
             nbytes = values.itemsize * values.shape[-1]
-            found = []
+            found: list[History | None] = []
+            # Lanes, of several blocks even, may come to one place together: memory has the first
+            # one's value only when all are done.
+            held: dict[Key, History | None] = {}
             for i, (thread, key) in enumerate(self._places(ins, lanes, space, address, nbytes)):
-                history = self._history(key, make=True)
+                if key not in held:
+                    held[key] = self._history(key, make=True)
+                history = held[key]
                 found.append(history)
                 if history is not None:
                     self._write(thread, history, rows[i].tobytes(), order, ins, kind)
