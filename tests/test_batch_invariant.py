@@ -17,6 +17,7 @@ from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank, t
 from numba_marlin.heuristics.candidates import invariant_order, order_of
 from numba_marlin.heuristics.invariance import settle
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from numba_marlin.problems import ActivationsProblem
 
 H200 = devices.device("H200")
 BATCHES = (1, 2, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257, 500, 1024, 4096, 10000)
@@ -110,6 +111,30 @@ def test_the_least_geometric_mean_over_all_batches_wins():
     assert settle([(1, "first", unknown), (1, "second", unknown)]) == "first"
     with pytest.raises(ValueError, match="no candidate"):
         settle([])
+
+
+@pytest.mark.parametrize("kind", ("int8", "fp8"))
+def test_activations_in_8_bits_have_one_order_too(kind):
+    problem = ActivationsProblem(1, 4096, 8192, batch_invariant=True, activations=kind)
+    found = [rank(replace(problem, m=m), H200) for m in BATCHES]
+    orders = {order_of(each.kernel, each.config) for ranked in found for each in ranked}
+    assert orders == {invariant_order(problem, H200)} and orders.pop()[0] == f"wgmma_{kind}"
+    free = rank(replace(problem, m=16, batch_invariant=False), H200)[0].kernel
+    assert f"free to choose, m=16 would take {free}" in found[BATCHES.index(16)][0].reasons[0]
+
+
+@pytest.mark.parametrize(
+    "changes, device, why",
+    (
+        ({"group_size": 256}, "H200", "'wgmma_int8' does not take group_size=256.*'decode_int8'"),
+        ({}, "A100", "kernel 'wgmma_int8' needs sm_90a, A100 is sm_80: choose"),
+        ({"k": 2**22, "group_size": -1}, "H200", "k=4194304 must be .* at most.*8' has no such"),
+    ),
+)
+def test_where_no_kernel_has_such_an_order_the_error_says_why(changes, device, why):
+    problem = ActivationsProblem(16, 512, 4096, batch_invariant=True, activations="int8")
+    with pytest.raises(ValueError, match=f"batch_invariant=True needs a reduction order .*{why}"):
+        rank(replace(problem, **changes), devices.device(device))
 
 
 def test_a_configuration_whose_order_depends_on_m_is_refused():

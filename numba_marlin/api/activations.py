@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from numba_marlin.api.checks import check_no_gradient, check_same_place, refuse_torch_compile
 from numba_marlin.api.matmul import check_beside, check_out, device_of, hand_back, kept_arrays
 from numba_marlin.api.packing import check_packed
@@ -76,6 +78,7 @@ def quantized_matmul(
     bias,
     kernel: str | None,
     config,
+    batch_invariant: bool,
     options: Options,
 ) -> tuple[object, RunInfo]:
     """``matmul`` of quantised activations, or of x that are to be quantised to ``activations``
@@ -111,7 +114,7 @@ def quantized_matmul(
     inputs = {name: arrays.view(LABELS[name], a) for name, a in activation_operands(x).items()}
     codes = inputs["a"]
     check_same_place("x.scales", inputs["a_scales"], codes, "x.codes")
-    problem = ActivationsProblem.of_quantized(x, p, bias is not None)
+    problem = ActivationsProblem.of_quantized(x, p, bias is not None, batch_invariant)
     if bias is not None:
         inputs["bias"] = check_beside("bias", bias, codes, (problem.n,), "(n,)", x.dtype)
     out_view = None
@@ -130,7 +133,7 @@ def quantized_matmul(
     product = Product(
         problem,
         inputs,
-        lambda: {"c": _by_reference(x, p.to(HOST), inputs.get("bias"))},
+        lambda: {"c": _by_reference(x, p.to(HOST), inputs.get("bias"), batch_invariant)},
         LABELS,
         weight=p,
         kept=kept,
@@ -147,8 +150,16 @@ def quantized_matmul(
     return hand_back(result, given or codes, out_view, x.dtype), outcome.info
 
 
-def _by_reference(x: QuantizedActivations, p: PackedWeight, bias: arrays.ArrayView | None):
+def _by_reference(
+    x: QuantizedActivations, p: PackedWeight, bias: arrays.ArrayView | None, batch_invariant: bool
+):
+    """batch_invariant: row by row, because NumPy's reduction order depends on m."""
     from numba_marlin.reference.activations import matmul
 
-    exact = matmul(x, p, None if bias is None else arrays.to_host(bias, exact=True))
-    return round_to(exact, x.dtype)
+    of_bias = None if bias is None else arrays.to_host(bias, exact=True)
+    parts = [x]
+    if batch_invariant:
+        rows = [slice(row, row + 1) for row in range(x.m)]
+        parts = [replace(x, codes=x.codes[each], scales=x.scales[each]) for each in rows]
+    exact = [matmul(part, p, of_bias) for part in parts]
+    return round_to(np.concatenate(exact), x.dtype)

@@ -16,7 +16,7 @@ from numba_marlin.api.checks import (
     check_same_place,
     refuse_torch_compile,
 )
-from numba_marlin.api.matmul import check_beside, hand_back, matmul
+from numba_marlin.api.matmul import check_beside, hand_back, matmul, views_on_device
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
@@ -31,7 +31,7 @@ from numba_marlin.formats.floats import HALF_TYPES, round_to
 from numba_marlin.formats.residence import HOST
 from numba_marlin.formats.routing import Routing
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import has_instructions
+from numba_marlin.heuristics import gated, has_instructions, kernel_of
 from numba_marlin.kernels import registry
 from numba_marlin.problems import EXPERTS
 from numba_marlin.problems.experts import ExpertsProblem
@@ -115,7 +115,7 @@ def moe_matmul(
     activation: as in ``moe_mlp``: the result is [m, top_k, n / 2], activation(gate) * up of the
         product's columns, gate's being before up's; products are rounded to x's type before, and
         the result. Within the launch where the kernel can (n a multiple of 128; in "moe_wgmma" no
-        zero points).
+        zero points), else in a pass behind it: it does not change the choice of the kernel.
     backend: as in ``matmul``.
     kernel: "moe" and "moe_wgmma": one persistent launch, ragged over experts (compute capability
         9.0; integers in groups of 32, 64, 128, 256 or all of k, and FP4), the second for many
@@ -144,7 +144,7 @@ def moe_matmul(
     view, problem, bias_view = _checked(x, experts, routing, bias, combine, batch_invariant)
     problem = replace(problem, activation=activation)
     ordinal = _ordinal(view, experts)
-    behind = _behind_the_launch(problem, backend, kernel, ordinal)
+    behind = _behind_the_launch(problem, backend, kernel, config, ordinal)
     if behind or (combine and not routing.complete):
         # a kernel counts all of a token's experts
         rows = moe_matmul(
@@ -154,12 +154,17 @@ def moe_matmul(
             bias=bias,
             backend=backend,
             kernel=kernel,
+            config=config if behind else None,
             stream=stream,
             compiler=compiler,
             workspace=workspace,
             batch_invariant=batch_invariant,
         )
         y = _activated(rows, activation) if behind else _summed(rows, routing)
+        if behind and thread.last.candidate is not None:
+            thread.last = replace(
+                thread.last, candidate=gated.with_reason(thread.last.candidate, behind)
+            )
         return (y, thread.last) if return_info else y
     if backend != "reference" and (kernel == LOOP or _refused(problem, backend, kernel, ordinal)):
         y = _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
@@ -301,13 +306,21 @@ def _refused(
 
 
 def _behind_the_launch(
-    problem: ExpertsProblem, backend: str, kernel: str | None, ordinal: int | None
-) -> bool:
-    """Whether an activation is applied to the rows that a launch has left: those of the loop, and
-    of a kernel that does not activate them."""
+    problem: ExpertsProblem, backend: str, kernel: str | None, config, ordinal: int | None
+) -> str | None:
+    """Why an activation is applied to the rows that a launch has left: those of the loop, or of a
+    kernel that does not activate them; None if it is not."""
     if problem.activation is None or backend == "reference":
-        return False
-    return kernel == LOOP or bool(_refusals(problem, backend, kernel, ordinal))
+        return None
+    plain = replace(problem, activation=None)
+    named = kernel_of(config) if kernel is None and config is not None else kernel
+    if kernel == LOOP or (named is None and _refusals(plain, backend, None, ordinal)):
+        return f"{problem.activation} is a pass of its own behind the loop over experts"
+
+    def chosen(plain: ExpertsProblem) -> str:
+        return named or planning.plan(plain, backend, ordinal=ordinal).candidate.kernel
+
+    return gated.launched(problem, chosen)[1]
 
 
 def _product(view, experts, routing, bias, problem, backend: str, ordinal: int | None) -> Product:
@@ -318,7 +331,7 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
     lists = routing_operands(held, problem.combine)
     kept = experts_operands(experts if on_gpu else experts.to(HOST))
     if on_gpu and experts.place != HOST:
-        kept = {name: arrays.view(name, each) for name, each in kept.items()}
+        kept = views_on_device("experts", kept)
     inputs = {"a": flat} | {name: arrays.view(name, each) for name, each in lists.items()}
 
     def reference() -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from numba_marlin.api.packing import pack
 from numba_marlin.api.quantizing import quantize
 from numba_marlin.api.surgery import concat
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight
-from numba_marlin.formats.experts import PackedExperts
+from numba_marlin.formats.experts import PackedExperts, side_by_side
 from numba_marlin.formats.floats import round_to
 
 BLOCK, BLOCK_BYTES = 32, 16  # elements and bytes of a block of MXFP4
@@ -167,20 +167,20 @@ def _check(
         raise ValueError(f"tensor {name!r} has shape {array.shape}, must be {meaning}")
 
 
-def _side_by_side(name: str, columns: int, turns: bool) -> np.ndarray:
-    """The order of a tensor's columns in which gate's come before up's."""
+def _order(name: str, columns: int, turns: bool) -> np.ndarray:
+    """Which of a tensor's columns are ours, one after the other."""
     if not turns:
         return np.arange(columns)
     if columns % 2:
         raise ValueError(f"layer {name!r} has n={columns} columns, must be even: gate's and up's")
-    return np.concatenate([np.arange(0, columns, 2), np.arange(1, columns, 2)])
+    return side_by_side(columns)
 
 
 def _of_blocks(checkpoint: Mapping, name: str, turns: bool) -> Iterator[BlockWeight]:
     blocks, scales = (_tensor(checkpoint, name + each) for each in (BLOCKS, SCALES))
     _check(name + BLOCKS, blocks, ("uint8",), (None, None, None, BLOCK_BYTES), "(E, n, k/32, 16)")
     _check(name + SCALES, scales, ("uint8",), blocks.shape[:3], f"(E, n, k/32)={blocks.shape[:3]}")
-    order = _side_by_side(name, blocks.shape[1], turns)
+    order = _order(name, blocks.shape[1], turns)
     for number in range(len(blocks)):
         rows = blocks[number][order]
         codes = np.stack([rows & 15, rows >> 4], axis=-1).reshape(len(order), -1)
@@ -201,7 +201,7 @@ def _of_floats(
 ) -> Iterator[Any]:
     values = _tensor(checkpoint, name)
     _check(name, values, FLOATS, (None,) * 3, "(E, k, n)" if transposed else "(E, n, k)")
-    order = _side_by_side(name, values.shape[2 if transposed else 1], turns)
+    order = _order(name, values.shape[2 if transposed else 1], turns)
     for number in range(len(values)):
         of_expert = values[number] if transposed else values[number].T
         yield _quantised(f"{name!r}, expert {number}", of_expert[:, order], quantization)
@@ -212,5 +212,5 @@ def _bias(
 ) -> np.ndarray:
     bias, shape = _tensor(checkpoint, name + BIAS), (len(experts), experts.n)
     _check(name + BIAS, bias, FLOATS, shape, f"(E, n)={shape}")
-    ordered = bias[:, _side_by_side(name, experts.n, turns)]
+    ordered = bias[:, _order(name, experts.n, turns)]
     return round_to(ordered.astype(np.float32), dtype)

@@ -125,10 +125,26 @@ def kept_arrays(p: PackedWeight | PackedBlocks, backend: str) -> dict[str, objec
     """The weight's arrays by parameter: NumPy's, or views on the device that holds it."""
     if place_of_weight(p) == HOST or backend != "cuda":
         return {name: np.ascontiguousarray(a) for name, a in weight_operands(p.to(HOST)).items()}
-    views = {name: arrays.view(name, array) for name, array in weight_operands(p).items()}
+    return views_on_device("p", weight_operands(p))
+
+
+def views_on_device(owner: str, held: dict[str, object]) -> dict[str, arrays.ArrayView]:
+    """Views of what a launch reads of a weight on a device. ValueError unless all of it is on one
+    device, contiguous and aligned: kernels take addresses alone, and a bulk copy from another
+    place or an odd address ends the process's context. owner: its name in messages."""
+    views = {name: arrays.view(name, array) for name, array in held.items()}
+    first = next(iter(views.values()))
     for name, view in views.items():
         if view.address % 16:
-            raise ValueError(f"{name} of p (address % 16 = {view.address % 16}) must be aligned")
+            raise ValueError(
+                f"{name} of {owner} (address % 16 = {view.address % 16}) must be aligned"
+            )
+        if not view.contiguous:
+            raise ValueError(f"{name} of {owner} (strides {view.strides}) must be contiguous")
+        if view.device != first.device:
+            raise ValueError(
+                f"{name} of {owner} is on {place_name(view)}, must be on {place_name(first)}"
+            )
     return views
 
 
@@ -192,7 +208,7 @@ def matmul(
         check_launch(compiler, workspace, stream)
         options = Options(compiler, stream, workspace)
         result, thread.last = quantized_matmul(
-            x, p, activations, backend, out, bias, kernel, config, options
+            x, p, activations, backend, out, bias, kernel, config, batch_invariant, options
         )
         return (result, thread.last) if return_info else result
     if plain and not return_info:

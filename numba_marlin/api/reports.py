@@ -43,7 +43,7 @@ def explain(
         batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with
         32). ``problems.ActivationsProblem``: the same, and activations="int8" or "fp8" (W4A8).
         ``problems.ExpertsProblem`` (``moe_matmul``): the same as a WeightProblem's, and
-        experts=128, top_k=8, x_of_pairs=True, combine=True.
+        experts=128, top_k=8, x_of_pairs=True, combine=True, activation="silu".
         ``problems.BlockProblem``: result="nvfp4", source=True (a C), bias=True,
         activation="silu", rounding="ceil".
 

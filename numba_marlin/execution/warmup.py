@@ -27,6 +27,7 @@ from numba_marlin.compiler.workers import Job, compile_in_processes
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import plan as planning
 from numba_marlin.hardware.devices import Device
+from numba_marlin.heuristics.gated import launched
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.wording import html_table
 
@@ -172,6 +173,12 @@ def kernels_for(
     """Choose kernels. problems: name -> problem; m: rows to choose for, None: each problem's own.
     device: None for where a product of host arrays would run now. refused: what is known to run
     nowhere; what no kernel runs joins it. None: that is a ValueError."""
+
+    def planned(problem) -> planning.Plan:
+        if device is None:
+            return planning.plan(problem, "auto")
+        return planning.plan_on(problem, device)
+
     named = collections.defaultdict(list)
     for name, problem in problems.items():
         named[problem].append(name)
@@ -187,11 +194,8 @@ def kernels_for(
         try:
             for rows in m or (problem.m,):
                 each = replace(problem, m=rows)
-                plan = (
-                    planning.plan(each, "auto")
-                    if device is None
-                    else planning.plan_on(each, device)
-                )
+                launch, _ = launched(each, lambda plain: planned(plain).candidate.kernel)
+                plan = planned(launch)
                 chosen = plan.candidate
                 need = needs[Job(chosen.kernel, chosen.config, plan.target, compiler)]
                 need.m.add(rows)

@@ -22,6 +22,16 @@ from numba_marlin.wording import byte_count
 _OWN = ("global_scale", "input_scale")
 
 
+def side_by_side(columns: int) -> np.ndarray:
+    """The order of columns in turns, gate's and up's, that puts gate's before up's."""
+    return np.arange(columns).reshape(-1, 2).T.ravel()
+
+
+def in_turns(columns: int) -> np.ndarray:
+    """The inverse of ``side_by_side``."""
+    return np.arange(columns).reshape(2, -1).T.ravel()
+
+
 @dataclass(frozen=True, eq=False)
 class PackedExperts:
     """E packed weights [k, n] in one buffer; make them with ``PackedExperts.of(weights)``."""

@@ -41,8 +41,9 @@ class Routing:
     @classmethod
     def of(cls, ids: Any, weights: Any, experts: int) -> Routing:
         """ids, weights: [m, top_k] of NumPy or torch, integers and floats. TypeError or ValueError
-        for wrong shapes and types; on the host also for an expert that does not exist, one that a
-        token names twice, and weights that are not finite. (On a device that would wait for it.)
+        for wrong shapes and types; of NumPy also for an expert that does not exist, one that a
+        token names twice, and weights that are not finite. (Of torch nothing is looked at, which
+        would wait for a device: an expert that does not exist is the nearest one that does.)
         """
         experts = _count("experts", experts)
         for name, array in (("ids", ids), ("weights", weights)):
@@ -58,6 +59,12 @@ class Routing:
             raise TypeError(f"ids.dtype={ids.dtype} must be an integer type")
         if "float" not in residence.type_name(weights):
             raise TypeError(f"weights.dtype={weights.dtype} must be a float type")
+        places = [residence.place_of(each) for each in (ids, weights)]
+        if _is_tensor(ids) != _is_tensor(weights) or places[0] != places[1]:
+            raise ValueError(
+                f"weights is a {type(weights).__name__} on {places[1]}, must be where ids is, of"
+                f" the same library: {type(ids).__name__} on {places[0]}"
+            )
         if isinstance(ids, np.ndarray):
             _check_host(ids, np.asarray(weights), experts)
         return cls._sorted(ids, weights, experts)
@@ -72,7 +79,13 @@ class Routing:
             return cls(ids, np.ascontiguousarray(weights, np.float32), pairs, offsets, complete)
         torch = sys.modules["torch"]
         ids = ids.to(torch.int32).contiguous()
-        flat = torch.where((ids < 0) | (ids >= experts), experts, ids).reshape(-1)
+        if complete:
+            # Every pair is in a list, whatever ids are: the sum over a token's experts counts its
+            # pairs, in memory that the next launch uses too.
+            ids = ids.clamp(0, experts - 1)
+            flat = ids.reshape(-1)
+        else:
+            flat = torch.where((ids < 0) | (ids >= experts), experts, ids).reshape(-1)
         held, pairs = torch.sort(flat, stable=True)
         first = torch.arange(experts + 1, dtype=torch.int32, device=ids.device)
         offsets = torch.searchsorted(held, first, out_int32=True)

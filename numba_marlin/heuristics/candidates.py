@@ -163,19 +163,29 @@ def invariant_order(
     problem: Problem, device: Device, kernels: tuple[str, ...] | None = None
 ) -> Order:
     """The reduction order that the batch-invariant mode chooses among those of ``kernels``,
-    independent of the problem's m (``invariance``). kernels: default: all of the problem's kind."""
+    independent of the problem's m (``invariance``). kernels: default: all of the problem's kind.
+    ValueError, with the reasons, if none has such an order."""
     able = registry.names(problem.kind) if kernels is None else kernels
     return _invariant_order(replace(problem, m=1, batch_invariant=True), device, able)
 
 
 @functools.lru_cache(maxsize=1024)
 def _invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...]) -> Order:
-    found = [
-        (m, order_of(each.kernel, each.config), _predicted(each))
-        for kernel in reversed(kernels)
-        for m in SPECTRUM
-        for each in _runnable(replace(problem, m=m), device, kernel)[0]
-    ]
+    found, refusals = [], {}  # {kernel: why}
+    for kernel in reversed(kernels):
+        for m in SPECTRUM:
+            candidates, wrong = _runnable(replace(problem, m=m), device, kernel)
+            found += [
+                (m, order_of(each.kernel, each.config), _predicted(each)) for each in candidates
+            ]
+            if not candidates:
+                refusals[kernel] = "; ".join(wrong) or f"kernel {kernel!r} has no such order"
+    if not found:
+        raise ValueError(
+            "batch_invariant=True needs a reduction order that is independent of m: change what no"
+            f" kernel takes for n={problem.n}, k={problem.k} on {device.name}, or leave it out:"
+            f" {'; '.join(refusals.values())}"
+        )
     return settle(found)
 
 

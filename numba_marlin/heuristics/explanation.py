@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import tuned
-from numba_marlin.heuristics.candidates import Candidate, rank
+from numba_marlin.heuristics.candidates import Candidate
+from numba_marlin.heuristics.gated import ranked
 from numba_marlin.kernels import registry
 from numba_marlin.problems import Problem, WeightProblem
 from numba_marlin.wording import html_table
@@ -170,4 +171,4 @@ def explain_problem(problem: Problem, device: str | Device) -> Explanation:
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
-    return Explanation(problem, where, rank(problem, where), tuned.stored_choice(problem, where))
+    return Explanation(problem, where, ranked(problem, where), tuned.stored_choice(problem, where))

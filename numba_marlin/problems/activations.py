@@ -45,7 +45,7 @@ class ActivationsProblem(WeightProblem):
 
     @classmethod
     def of_quantized(
-        cls, x: QuantizedActivations, weight, bias: bool = False
+        cls, x: QuantizedActivations, weight, bias: bool = False, batch_invariant: bool = False
     ) -> ActivationsProblem:
         """The problem of ``x`` times ``weight``, a QuantizedWeight or a PackedWeight."""
         return cls(
@@ -58,6 +58,7 @@ class ActivationsProblem(WeightProblem):
             weight.zeros_kind,
             weight.scale_dtype,
             bias,
+            batch_invariant,
             codes=getattr(weight, "grid", "integer"),
             activations=x.kind,
         )

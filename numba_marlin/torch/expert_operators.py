@@ -8,7 +8,7 @@ experts given are numbers first .. first + E - 1 of ``whole``, and pairs of othe
 Gradients reach x, the routing's weights and the biases; packed weights have none. Each expert is
 dequantised for them, one at a time, and each product is calculated again. They are operators too
 (``..._backward``), so that torch.compile goes through them; on a GPU they wait until the host knows
-how many rows each expert has.
+how many rows each expert has. There is no second derivative: asking for it is an error.
 """
 
 from __future__ import annotations
@@ -267,6 +267,8 @@ def _check_shapes(x, ids, weights, found: Signature, first: int, whole: int) -> 
 def _matmul_backward(
     grad, x, experts, ids, weights, bias, signature, combine, batch_invariant, first, whole
 ):
+    if x.shape[0] == 0:
+        return _like(x, weights, bias)
     held = _experts("experts", x, experts, signature)
     routing = _on_device(x, _routing(ids, weights, first, whole, len(held)))
     found = gradients(grad, x, [(held, bias)], None, routing, combine)
@@ -289,6 +291,8 @@ def _mlp_backward(
     first,
     whole,
 ):
+    if x.shape[0] == 0:
+        return _like(x, weights, gate_up_bias, down_bias)
     held = _experts("gate_up", x, gate_up, gate_up_signature)
     second = _experts("down", x, down, down_signature)
     routing = _on_device(x, _routing(ids, weights, first, whole, len(held)))
@@ -302,11 +306,17 @@ def _as_given(found: list[Tensor], weights: Tensor) -> list[Tensor]:
 
 
 def _like(x, weights, *biases) -> list[Tensor]:
-    given = [x.new_empty(0) if bias is None else torch.empty_like(bias) for bias in biases]
-    return [torch.empty_like(x), torch.empty_like(weights), *given]
+    """What no token gives."""
+    given = [x.new_zeros(0) if bias is None else torch.zeros_like(bias) for bias in biases]
+    return [torch.zeros_like(x), torch.zeros_like(weights), *given]
 
 
 # ---- what torch is told
+
+
+def _refuse_graph() -> None:
+    if torch.is_grad_enabled():
+        raise NotImplementedError("experts have no second derivative: leave out create_graph=True")
 
 
 def _setup_matmul(ctx, inputs, output):
@@ -316,6 +326,7 @@ def _setup_matmul(ctx, inputs, output):
 
 
 def _backward_of_matmul(ctx, grad):
+    _refuse_graph()
     x, ids, weights, bias, *experts = ctx.saved_tensors
     of_x, of_weights, of_bias = torch.ops.numba_marlin.moe_matmul_backward(
         grad, x, experts, ids, weights, bias, *ctx.rest
@@ -332,6 +343,7 @@ def _setup_mlp(ctx, inputs, output):
 
 
 def _backward_of_mlp(ctx, grad):
+    _refuse_graph()
     x, ids, weights, gate_up_bias, down_bias, *both = ctx.saved_tensors
     gate_up, down = both[: ctx.split], both[ctx.split :]
     of_x, of_weights, of_first, of_second = torch.ops.numba_marlin.moe_mlp_backward(

@@ -202,7 +202,12 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        ids, weights = chosen_experts(self.router(rows), self.top_k, bias=self.bias, **self.routing)
+        logits = self.router(rows)
+        if len(rows):
+            ids, weights = chosen_experts(logits, self.top_k, bias=self.bias, **self.routing)
+        else:  # as a rank without tokens has it, whose router takes part all the same
+            weights = logits[:, : self.top_k].float()
+            ids = torch.zeros_like(weights, dtype=torch.int32)
         y = self.experts(rows, ids, weights).reshape(x.shape)
         return y if self.shared is None else y + self.shared(x)
 

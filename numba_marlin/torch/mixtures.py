@@ -7,8 +7,8 @@ transformers 5 keeps a layer's experts in one module with two parameters of thre
     per expert   a layer for each expert and matrix, "experts.3.w1": quantised in any format, or in
                  float. Names are those of transformers' own conversion (Mixtral, Qwen3-MoE,
                  DeepSeek, OLMoE ...).
-    fused        gpt-oss: "experts.gate_up_proj_blocks" and "..._scales", MXFP4 codes [E, n, k/32,
-                 16] and scales [E, n, k/32]; or the two parameters in float.
+    fused        gpt-oss: "experts.gate_up_proj_blocks" and "..._scales", which
+                 ``numba_marlin.load_experts`` reads; or the two parameters in float.
 
 What takes their place is ``numba_marlin.torch.Experts``, which transformers' blocks call as they
 call theirs. Columns of gate and up that the model has in turns (gpt-oss) are put side by side.
@@ -29,9 +29,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter
 
 import numba_marlin as nm
+from numba_marlin.api.loading_experts import BLOCK, BLOCK_BYTES, BLOCKS, SCALES
 from numba_marlin.checkpoints import Checkpoint
-from numba_marlin.formats.experts import PackedExperts
-from numba_marlin.formats.files import find_stored
+from numba_marlin.formats.experts import PackedExperts, side_by_side
 from numba_marlin.formats.types import SUPPORTED_BITS
 from numba_marlin.torch import expert_operators
 from numba_marlin.torch.expert_numbers import gated
@@ -42,7 +42,6 @@ log = logging.getLogger("numba_marlin")
 
 MATRICES = ("gate_up_proj", "down_proj")
 FUSED_FORM = "mxfp4-pack-quantized"  # has the bytes of gpt-oss's blocks, an expert at a time
-_BLOCK = 32
 _NUMBER = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -62,16 +61,11 @@ class Layout:
         """Which of the module's columns are ours, one after the other."""
         if matrix == "down_proj" or not self.interleaved:
             return slice(None)
-        return np.arange(2 * self.h).reshape(-1, 2).T.ravel()
+        return side_by_side(2 * self.h)
 
     def shape(self, matrix: str) -> tuple[int, int]:
         """[k, n] of an expert."""
         return (self.k, 2 * self.h) if matrix == "gate_up_proj" else (self.h, self.k)
-
-
-def interleaved_columns(n: int) -> np.ndarray:
-    """Which of our n columns, gate's and then up's, are in the module's order, one in turn."""
-    return np.arange(n).reshape(2, -1).T.ravel()
 
 
 def is_experts(module: nn.Module) -> bool:
@@ -118,12 +112,8 @@ def _has_bias(module: nn.Module, matrix: str) -> bool:
 
 
 def made(layer: nn.Module, layout: Layout, read: Callable, device: torch.device) -> Experts:
-    """The layer itself. layer: has the biases; read: (matrix, expert) -> a packed weight."""
-    packed = [
-        PackedExperts.of(read(matrix, expert) for expert in range(layout.experts))
-        for matrix in MATRICES
-    ]
-    biases = []
+    """The layer itself. layer: has the biases; read: matrix -> PackedExperts."""
+    packed, biases = [read(matrix) for matrix in MATRICES], []
     for matrix in MATRICES:
         bias = layer._parameters.get(f"{matrix}_bias")
         biases.append(None if bias is None else bias.detach()[:, layout.order(matrix)])
@@ -131,6 +121,11 @@ def made(layer: nn.Module, layout: Layout, read: Callable, device: torch.device)
     for bank, bias in zip((found.gate_up, found.down), biases):
         bank._hold_bias(bias)
     return found.to(device)
+
+
+def one_by_one(read: Callable, layout: Layout, matrix: str) -> PackedExperts:
+    """read: (matrix, expert) -> a packed weight."""
+    return PackedExperts.of(read(matrix, expert) for expert in range(layout.experts))
 
 
 # ---- where the numbers are
@@ -207,7 +202,7 @@ def packed_experts(model, checkpoint: Checkpoint) -> Iterator[tuple[str, Awaited
             for layer in parts.names.values()
             for each in checkpoint.layers[layer].tensors.values()
         ]
-        read = partial(_read_parts, checkpoint, parts, model.dtype)
+        read = partial(one_by_one, partial(_read_parts, checkpoint, parts, model.dtype), layout)
         yield name, _awaited(modules[name], layout, read, checkpoint, names)
     yield from _fused(model, checkpoint, modules)
 
@@ -230,36 +225,37 @@ def _fused(model, checkpoint, modules) -> Iterator[tuple[str, AwaitedExperts]]:
     renamed, blocks = renamer(model), {}
     for name in checkpoint.others:
         for matrix in MATRICES:
-            if name.endswith(f".{matrix}_blocks"):
+            if name.endswith(f".{matrix}{BLOCKS}"):
                 module = renamed(name)[0].rpartition(".")[0]
                 if module in modules and is_experts(modules[module]):
-                    blocks.setdefault(module, {})[matrix] = name
+                    blocks.setdefault(module, {})[matrix] = name.removesuffix(BLOCKS)
     for name, held in blocks.items():
         layout, names = _layout(name, modules[name]), []
         for matrix in MATRICES:
             if matrix not in held:
-                raise ValueError(f"layer {name!r}: {matrix}_blocks is missing, must be there too")
+                raise ValueError(f"layer {name!r}: {matrix}{BLOCKS} is missing, must be there too")
             k, n = layout.shape(matrix)
             check_shape(name, k, n)
-            wanted = {"blocks": (layout.experts, n, k // _BLOCK, _BLOCK // 2)}
-            wanted["scales"] = wanted["blocks"][:3]
+            wanted = {BLOCKS: (layout.experts, n, k // BLOCK, BLOCK_BYTES)}
+            wanted[SCALES] = wanted[BLOCKS][:3]
             for kind, shape in wanted.items():
-                tensor = held[matrix].removesuffix("blocks") + kind
+                tensor = held[matrix] + kind
                 entry = checkpoint.source.entries.get(tensor)
                 if entry is None or tuple(entry.shape) != shape or entry.dtype.name != "uint8":
                     said = "missing" if entry is None else f"{entry.dtype.name} {entry.shape}"
                     raise ValueError(f"layer {name!r}: {tensor!r} is {said}, must be uint8 {shape}")
                 names.append(tensor)
-        read = partial(_read_blocks, checkpoint, held, layout, model.dtype)
+        read = partial(_read_fused, checkpoint, held, layout, model.dtype)
         yield name, _awaited(modules[name], layout, read, checkpoint, names)
 
 
-def _read_blocks(checkpoint, held, layout: Layout, dtype, matrix: str, expert: int):
-    order, (k, n) = layout.order(matrix), layout.shape(matrix)
-    blocks = checkpoint.tensor(held[matrix])[expert].reshape(n, k // 2)[order]
-    scales = checkpoint.tensor(held[matrix].removesuffix("blocks") + "scales")[expert][order]
-    weight = find_stored(FUSED_FORM).read({"weight_packed": blocks, "weight_scale": scales})
-    return nm.pack(weight, dtype="bfloat16" if dtype == torch.bfloat16 else "float16")
+def _read_fused(checkpoint, held, layout: Layout, dtype, matrix: str) -> PackedExperts:
+    return nm.load_experts(
+        checkpoint,
+        held[matrix],
+        dtype="bfloat16" if dtype == torch.bfloat16 else "float16",
+        interleaved=layout.interleaved and matrix == "gate_up_proj",
+    )
 
 
 def float_experts(
@@ -287,12 +283,8 @@ def float_experts(
             code = checkpoint.source.entries[each].code
             if not code.endswith(("F16", "F32", "F64")):
                 raise ValueError(f"layer {name!r}: {each!r} is {code}, must be floats")
-        yield (
-            name,
-            _awaited(
-                module, layout, lambda *at, read=read: quantised(read(*at)), checkpoint, tensors
-            ),
-        )
+        packed = partial(one_by_one, lambda *at, read=read: quantised(read(*at)), layout)
+        yield name, _awaited(module, layout, packed, checkpoint, tensors)
 
 
 def _float_parts(checkpoint, parts: _Parts, matrix: str, expert: int) -> np.ndarray:

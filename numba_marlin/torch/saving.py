@@ -20,12 +20,13 @@ from numba_marlin.checkpoints import skipped
 from numba_marlin.checkpoints.configuration import quantization_of
 from numba_marlin.checkpoints.job import layer_tensors
 from numba_marlin.formats import PackedBlocks, PackedWeight
+from numba_marlin.formats.experts import in_turns
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.stored import StoredFormat
 from numba_marlin.torch import operators
 from numba_marlin.torch.experts import Experts
 from numba_marlin.torch.linear import Linear
-from numba_marlin.torch.mixtures import FUSED_FORM, MATRICES, interleaved_columns
+from numba_marlin.torch.mixtures import FUSED_FORM, MATRICES
 
 _CODES = {"F8_E4M3": torch.float8_e4m3fn}  # types of ``StoredFormat.codes_of``
 _FUSED_METHOD = "mxfp4"  # quant_method of gpt-oss's files
@@ -160,7 +161,7 @@ def _check_fused(name: str, layers: Mapping, mixed: bool, form: StoredFormat) ->
 def _blocks(name: str, experts: Experts) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for matrix, bank in zip(MATRICES, (experts.gate_up, experts.down)):
-        order = interleaved_columns(bank.out_features) if matrix == MATRICES[0] else slice(None)
+        order = in_turns(bank.out_features) if matrix == MATRICES[0] else slice(None)
         found = [_block(name, weight, order) for weight in bank.weight.to("cpu")]
         for kind, arrays in zip(("blocks", "scales"), zip(*found)):
             state[f"{name}.{matrix}_{kind}"] = torch.from_numpy(np.stack(arrays))

@@ -54,6 +54,7 @@ from numba_marlin.torch.mixtures import (
     layout_of,
     made,
     numbers_of,
+    one_by_one,
     packed_experts,
 )
 from numba_marlin.torch.quantize import is_skipped
@@ -295,7 +296,7 @@ class Quantizer(HfQuantizer):
             calls[name] = partial(_linear, linear.bias, read), linear.weight.device
         for name, module in experts.items():
             layout, pack = layout_of(module), partial(self._pack, model)
-            read = partial(_quantized_expert, pack, module, layout)
+            read = partial(one_by_one, partial(_quantized_expert, pack, module, layout), layout)
             calls[name] = partial(made, module, layout, read), module.down_proj.device
         if not calls:
             raise ValueError(

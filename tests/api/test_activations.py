@@ -54,6 +54,23 @@ def test_both_ways_give_the_references_bits(x, weight, packed):
     assert np.array_equal(nm.matmul(q, packed, **named), expected)
 
 
+def test_the_batch_invariant_mode_takes_the_kernel_of_all_batches(x, weight, packed):
+    q = nm.quantize_activations(x)
+    options = {"batch_invariant": True, "return_info": True}
+    y, info = nm.matmul(q, packed, **options)
+    assert info.candidate.kernel == "wgmma_int8"
+    assert np.array_equal(y, activations.kernel_product(q, weight))
+    one, info = nm.matmul(x[:1], packed, activations="int8", **options)
+    assert info.candidate.kernel == "wgmma_int8" and np.array_equal(one, y[:1])
+    with pytest.raises(ValueError, match="independent of m.*'decode_int8' has no such"):
+        nm.matmul(q, packed, kernel="decode_int8", **options)
+    whole, one = (
+        nm.matmul(nm.quantize_activations(each), packed, "reference", **options)[0]
+        for each in (x, x[:1])
+    )
+    assert np.array_equal(whole[:1], one)
+
+
 def test_fp8_is_within_its_bound(x, weight, packed):
     q = nm.quantize_activations(x, "fp8")
     y, info = nm.matmul(q, packed, return_info=True)

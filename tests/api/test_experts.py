@@ -16,7 +16,12 @@ from numba_marlin.kernels.experts.moe import MoeConfig
 from numba_marlin.kernels.experts.moe_wgmma import MoeWgmmaConfig
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems.experts import ExpertsProblem
-from numba_marlin.reference.experts import activate, moe_bounds, moe_mlp, moe_mlp_bounds
+from numba_marlin.reference.experts import (
+    activate,
+    moe_bounds,
+    moe_mlp,
+    moe_mlp_bounds,
+)
 from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
 from tests.kernels.harness import cases

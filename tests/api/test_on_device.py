@@ -11,6 +11,7 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import heuristics
+from numba_marlin.api.matmul import views_on_device
 from numba_marlin.execution import arrays, driver, gpu, launch, map_encoding, scratch
 from numba_marlin.execution import plan as planning
 from numba_marlin.execution import product as running
@@ -314,3 +315,26 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
         "c": (4, 12 + 3),
         "bias": (3,),
     }, "each word that changes with an address: of maps, word 24 / 8"
+
+
+@pytest.mark.parametrize(
+    "address, strides, device, said",
+    (
+        (4104, None, 0, r"scales of experts \(address % 16 = 8\) must be aligned"),
+        (8192, (512, 4), 0, r"scales of experts \(strides \(512, 4\)\) must be contiguous"),
+        (8192, None, 1, "scales of experts is on cuda:1, must be on cuda:0"),
+    ),
+)
+def test_arrays_of_experts_are_checked_before_a_kernel_has_their_addresses(
+    monkeypatch, address, strides, device, said
+):
+    def array(address, strides=None):
+        interface = {"shape": (4, 64), "typestr": "<f2", "data": (address, False), "version": 3}
+        return SimpleNamespace(__cuda_array_interface__=interface | {"strides": strides})
+
+    where = {4096: 0, address: device}
+    monkeypatch.setattr(arrays, "_device_of_pointer", where.__getitem__)
+    held = {"b": array(4096), "scales": array(address, strides)}
+    with pytest.raises(ValueError, match=said):
+        views_on_device("experts", held)
+    assert views_on_device("experts", {"b": array(4096)})["b"].address == 4096

@@ -198,11 +198,12 @@ def memory() -> np.ndarray:
     return np.zeros(8 * SPACING // 4, np.uint32)
 
 
-def outcome(machine, x, launch, litmus: Litmus, schedule) -> tuple[int, ...]:
+def outcome(machine, x, launch, litmus: Litmus, schedule, **options) -> tuple[int, ...]:
     """Of one run with the buffer ``x``."""
     x[:] = 0
     threads, blocks = launch
-    machine.run("k", blocks, threads, args=[machine.memory.buffers[0].address], seed=schedule)
+    args = [machine.memory.buffers[0].address]
+    machine.run("k", blocks, threads, args=args, seed=schedule, **options)
     words, count = x[:: SPACING // 4].tolist(), len(PLACES)
     ends = [words[PLACES.index(place)] for place in litmus.places]
     return (*words[count : count + len(litmus.loads)], *ends)

@@ -27,6 +27,7 @@ from tests.emulator.litmus_cases import (
     outcome,
     program,
 )
+from tests.emulator.ptx_cases import frame
 
 SEEDS = 1200
 BY_NAME = {litmus.short: litmus for litmus in LITMUS}
@@ -125,6 +126,46 @@ def test_weak_memory_has_every_outcome_of_the_model_and_no_other(litmus, strengt
     wanted = legal - late
     assert reached(litmus, strength, where, wanted, WEAK) == wanted
     assert reached(litmus, strength, where, {()}, WEAK, 30) <= wanted
+
+
+COUNTED = """
+mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %t, 0; @%q0 exit;
+mul.wide.u32 %p1, %r0, 256; add.u64 %p1, %p1, %p0;
+st.global.u32 [%p1], 1;
+atom.acq_rel.gpu.global.add.u32 %r1, [%p0+1024], 1;
+setp.ne.u32 %q0, %r1, 1; @%q0 exit;
+ld.global.u32 %r2, [%p0]; ld.global.u32 %r3, [%p0+256];
+add.u32 %r2, %r2, %r3; st.global.u32 [%p0+1028], %r2;
+exit;
+"""
+
+
+def test_the_last_of_two_blocks_that_count_together_sees_what_both_have_left():
+    """Also where one step of the machine has the atomics of both."""
+    machine, x = Machine(frame(COUNTED)), memory()
+    machine.memory.buffer(x, "x")
+    for seed in range(60):
+        x[:] = 0
+        schedule = Schedule(seed, memory=WEAK)
+        machine.run("k", 2, 32, args=[machine.memory.buffers[0].address], seed=schedule)
+        assert x[256:258].tolist() == [2, 2], seed
+
+
+@pytest.mark.parametrize("name", ("acquire and release, cta", "fences, cta"))
+def test_a_block_hears_nothing_of_its_own_scope_from_the_block_that_it_follows(name):
+    """In the same place of an SM, one after the other: of two blocks all the same."""
+    litmus, strength = BY_NAME["MP"], STRENGTHS[name]
+    text, threads, blocks = program(litmus, strength, "blocks")
+    machine, x = Machine(text), memory()
+    machine.memory.buffer(x, "x")
+    found = set()
+    for seed in range(200):
+        schedule = Schedule(seed, APART, memory=WEAK)
+        launch = threads, blocks
+        found.add(outcome(machine, x, launch, litmus, schedule, resident_blocks=1))
+        if (1, 0, 1, 1) in found:
+            break
+    assert (1, 0, 1, 1) in found <= allowed(litmus, strength, "blocks")
 
 
 @pytest.mark.parametrize(

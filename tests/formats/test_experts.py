@@ -150,3 +150,27 @@ def test_of_torch_it_is_the_same():
         assert np.array_equal(host.offsets, of.offsets)
         assert np.array_equal(host.pairs[:end], of.pairs[:end])
         assert host.pairs.dtype == host.offsets.dtype == np.int32
+
+
+def test_ids_and_weights_lie_together():
+    """A kernel would take the address of what is elsewhere for one of its own."""
+    torch = pytest.importorskip("torch")
+    ids, weights = np.array([[0, 1]]), np.ones((1, 2), np.float32)
+    for pair in (
+        (torch.from_numpy(ids), weights),
+        (ids, torch.from_numpy(weights)),
+        (torch.from_numpy(ids), torch.from_numpy(weights).to("meta")),
+    ):
+        with pytest.raises(ValueError, match="weights is a .*, must be where ids is"):
+            Routing.of(*pair, 4)
+
+
+def test_of_torch_an_expert_that_does_not_exist_is_the_nearest():
+    """What a kernel counts of a token is whole whatever a router writes; a part drops others'."""
+    torch = pytest.importorskip("torch")
+    ids = torch.tensor([[0, -1], [9, 2], [2**31, -(2**40)]])
+    routing = Routing.of(ids, torch.ones(3, 2), 4)
+    assert sorted(routing.pairs.tolist()) == list(range(6)) and routing.complete
+    assert routing.offsets.tolist()[-1] == 6
+    assert routing.ids.tolist()[:2] == [[0, 0], [3, 2]]
+    assert routing.local(1, 3).offsets.tolist()[-1] == int((routing.ids > 0).sum())

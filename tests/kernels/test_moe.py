@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, given, settings
 
 from numba_marlin import compiler, testing
 from numba_marlin.compiler import gates
+from numba_marlin.emulator import Schedule
+from numba_marlin.emulator.scheduling.schedules import WEAK
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe import KERNEL as MOE
 from numba_marlin.testing.experts import ids_of, layer
 from numba_marlin.testing.launches import TARGET
-from tests.kernels import moe
+from tests.kernels import moe, moe_many
 from tests.kernels.harness import cases
 from tests.kernels.moe_few import CONFIGURATIONS, DOWN, SMALL
 
@@ -64,6 +66,19 @@ def test_every_routing_is_exact(config, routing):
 def test_any_number_of_blocks_does(sms):
     """Also more than there are steps."""
     moe.check(layer(DOWN, ROUTINGS["every expert"], 136, 96), sms=sms)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "config, seeds", ((DOWN, 8), (moe_many.DOWN, 2)), ids=("few rows", "many rows")
+)
+def test_memory_as_weak_as_the_model_has_it_changes_no_bit(config, seeds):
+    """Rows, counters and locks go from block to block by releases and acquires alone."""
+    given_layer = layer(config, ROUTINGS["every expert"], 128, 128)
+    wanted = moe.run(given_layer, sms=3)
+    for seed in range(seeds):
+        schedule = Schedule(seed, memory=WEAK)
+        assert np.array_equal(moe.run(given_layer, sms=3, seed=schedule), wanted), seed
 
 
 def test_a_launch_without_work_writes_nothing():

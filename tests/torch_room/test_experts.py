@@ -249,3 +249,25 @@ def test_wrong_arguments_are_refused_by_name():
         nmt.Mixture(torch.nn.Linear(K, E), experts, TOP, topk=2)
     with pytest.raises(ValueError, match="top_k=5 must be 1 to 4"):
         nmt.Mixture(torch.nn.Linear(K, E), experts, 5)
+
+
+def test_no_token_at_all_goes_forward_and_back():
+    """As on a rank whose experts' tokens are elsewhere."""
+    experts = layer(bias=True)
+    mixture = nmt.Mixture(torch.nn.Linear(K, E), experts, TOP)
+    for shape in ((0, K), (2, 0, K)):
+        x = torch.zeros(shape, requires_grad=True)
+        y = mixture(x)
+        assert y.shape == shape
+        mixture.zero_grad()
+        y.sum().backward()
+        assert x.grad.shape == shape
+        assert not any(each.grad.any() for each in mixture.parameters())
+
+
+def test_a_second_derivative_is_refused_and_not_left_out():
+    experts, (ids, weights) = layer().double(), routed()
+    x = tensor(6, K, dtype=torch.float64).requires_grad_()
+    y = experts(x, ids, weights).square()
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)

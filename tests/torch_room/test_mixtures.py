@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 import numba_marlin as nm  # noqa: E402
 import numba_marlin.torch as nmt  # noqa: E402
+from numba_marlin.formats.files import find_stored  # noqa: E402
 from tests.torch_room.models import (  # noqa: E402
     GROUP,
     MIXTURE,
@@ -163,6 +164,42 @@ def test_gpt_oss_in_its_own_blocks(tmp_path):
         w = torch.from_numpy(nm.dequantize(weight, "float32"))
         assert torch.equal(own[e][:, ::2], w[:, :128]) and torch.equal(own[e][:, 1::2], w[:, 128:])
     assert error(logits(loaded), logits(theirs)) < 2**-6 < error(logits(model), logits(theirs)) / 4
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+def test_blocks_are_packed_as_a_layer_for_each_expert_is(tmp_path, dtype):
+    """Every code, in files whose columns take turns: the bytes of compressed-tensors' MXFP4."""
+    gpt_oss().save_pretrained(tmp_path / "f")
+    nmt.from_pretrained(tmp_path / "f", nmt.Config(**ONLY_EXPERTS, **MXFP4)).save_pretrained(
+        tmp_path / "q"
+    )
+    file = tmp_path / "q" / "model.safetensors"
+    tensors, rng = load_file(file), np.random.default_rng(2)
+    for name in sorted(each for each in tensors if each.endswith(("_blocks", "_scales"))):
+        low, high = (0, 256) if name.endswith("_blocks") else (110, 130)
+        drawn = rng.integers(low, high, tensors[name].shape, dtype=np.uint8)
+        tensors[name] = torch.from_numpy(drawn)
+    save_file(tensors, file, {"format": "pt"})
+    loaded = nmt.from_pretrained(tmp_path / "q", dtype=getattr(torch, dtype))
+    name = "model.layers.1.mlp.experts"
+    for matrix, bank in (("gate_up_proj", "gate_up"), ("down_proj", "down")):
+        found = getattr(loaded.get_submodule(name), bank)
+        blocks, scales, bias = (
+            tensors[f"{name}.{matrix}_{kind}"] for kind in ("blocks", "scales", "bias")
+        )
+        order = np.arange(blocks.shape[1])
+        if bank == "gate_up":
+            order = np.concatenate([order[::2], order[1::2]])
+        assert torch.equal(found.bias, bias[:, order].to(found.bias.dtype))
+        for e, weight in enumerate(found.weight):
+            arrays = {
+                "weight_packed": blocks[e].flatten(1)[order].numpy(),
+                "weight_scale": scales[e][order].numpy(),
+            }
+            wanted = nm.pack(find_stored("mxfp4-pack-quantized").read(arrays), dtype=dtype)
+            for array in ("qweight", "scales", "factors"):
+                assert np.array_equal(getattr(weight, array), getattr(wanted, array)), array
+            assert weight.dtype == dtype and weight.global_scale == wanted.global_scale
 
 
 @pytest.mark.thorough

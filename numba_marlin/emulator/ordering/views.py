@@ -94,7 +94,8 @@ def merged(offers: Iterable[Offer]) -> tuple[Offer, ...]:
 
 
 class Scopes:
-    """Blocks by their slots, clusters of ``size`` of them."""
+    """Blocks by their slots, clusters of ``size`` of them. A block that comes to a slot has that
+    slot's number plus a multiple of all slots', so that none has another's."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -59,6 +59,7 @@ class WeakMemory:
         self.scopes, instructions = Scopes(self.cluster), execution.kernel.instructions
         self.orders = [order_of(ins) for ins in instructions]
         self.numbers = np.arange(placement.warps * WARP).reshape(-1, WARP)
+        self.moved = np.zeros(placement.slots, np.int64)  # blocks that have come to each slot
         self.threads = [self._fresh(number) for number in range(placement.warps * WARP)]
         self.histories: dict[Key, History] = {}
         self.cells: dict[tuple[str, int], set[Key]] = {}
@@ -68,12 +69,16 @@ class WeakMemory:
         memory.load, memory.store = self.load, self.store  # type: ignore[method-assign]
 
     def _fresh(self, number: int) -> Thread:
-        return Thread(number // WARP // self.placement.warps_per_block)
+        """Of the block in its slot: another one's than of the block that was there before, whose
+        clusters are apart too."""
+        slot = number // WARP // self.placement.warps_per_block
+        return Thread(slot + self.placement.slots * int(self.moved[slot]))
 
     def place(self, slots: Iterable[int]) -> None:
         """New blocks move into ``slots``."""
         per_block = self.placement.warps_per_block * WARP
         for slot in slots:
+            self.moved[slot] += 1
             for number in range(slot * per_block, (slot + 1) * per_block):
                 self.threads[number] = self._fresh(number)
 
@@ -107,9 +112,14 @@ class WeakMemory:
             values = np.ascontiguousarray(values)
             rows, order = values.reshape(-1, values.shape[-1]).copy(), self.orders[ins.pc]
             nbytes = values.itemsize * values.shape[-1]
-            found = []
+            found: list[History | None] = []
+            # Lanes, of several blocks even, may come to one place together: memory has the first
+            # one's value only when all are done.
+            held: dict[Key, History | None] = {}
             for i, (thread, key) in enumerate(self._places(ins, lanes, space, address, nbytes)):
-                history = self._history(key, make=True)
+                if key not in held:
+                    held[key] = self._history(key, make=True)
+                history = held[key]
                 found.append(history)
                 if history is not None:
                     self._write(thread, history, rows[i].tobytes(), order, ins, kind)
@@ -175,7 +185,7 @@ class WeakMemory:
         """``lanes`` have seen what the threads of their clusters have."""
         per_block, seen = self.placement.warps_per_block * WARP, {}
         for thread in self.of(lanes):
-            first = thread.slot // self.cluster * self.cluster
+            first = thread.slot % self.placement.slots // self.cluster * self.cluster
             if first not in seen:
                 start = first * per_block
                 threads = self.threads[start : start + self.cluster * per_block]

@@ -89,9 +89,11 @@ FITTED = {  # us of a launch, bytes that an SM takes in a ns
 }
 # Two blocks an SM have to be asked for, by a configuration's fields. In a model, where other
 # kernels stand between two products, blocks of the next product pile up beside those of the one
-# before on some SMs and leave others empty: observed on an H200 on 2026-11-27 (rows not kept),
-# decode steps of 8B at m=4 took 2.04 ms with that arrangement and 1.62 without, and products in a
-# row took no longer without it than with it. (The times modelled here say up to 6.5% longer.)
+# before on some SMs and leave others empty: on an H200 decode steps of 8B at m=4 took longer with
+# that arrangement than without, and products in a row did not. No rows of that were recorded, so no
+# figures stand here. (The times modelled here say up to 6.5% longer without.) Both are timed by
+# ``experiments/21_model/run.py --parts warmup,decode,between --batches 4 --glue fused``, once as
+# it is and once with FITTED in the place of ALONE in ``configurations``.
 ALONE = tuple(each for each in FITTED if each.resident == 1)
 # by batch, for arrangements that nobody measured
 OTHERWISE = {
