@@ -2,6 +2,8 @@
 that its metadata name, for every shape, type and selector; what the ISA leaves undefined is
 refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from numba_marlin.emulator import (
     BadMetadata,
     Machine,
     MachineError,
+    Race,
     RegisterHazard,
     UnknownInstruction,
 )
@@ -22,6 +25,7 @@ from numba_marlin.emulator.tensor.tensor_sums import ADDERS, add_products
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.layout.sparsity import Metadata
+from tests.emulator import ptx_cases
 from tests.emulator import sparse_programs as programs
 from tests.emulator.ptx_cases import HEADER, frame
 from tests.emulator.sparse_programs import ASCENDING, BITS, CHUNK, PAIRS, WORDS
@@ -226,6 +230,20 @@ def test_metadata_of_a_warpgroup_belong_to_the_product_until_it_is_waited_for():
     with pytest.raises(BadMetadata, match="metadata 0b1010 of row 37, chunk 5") as told:
         programs.wgmma_sp(*case[:-1], wrong)
     assert told.value.warp == 2
+
+
+def test_all_that_a_warpgroup_reads_of_b_is_watched(monkeypatch):
+    """Rows of 128 bytes, of which 64 are B's: a store of what is there already is a race at byte
+    48, and none at byte 80."""
+    monkeypatch.setattr(ptx_cases, "Machine", partial(Machine, races=True))
+    case, expected = wide_case("f32", "f16.f16")
+    store = (
+        "setp.eq.u32 %q14, %t, 0; @%q14 ld.shared.u32 %r50, [s+{0}];"
+        " @%q14 st.shared.u32 [s+{0}], %r50;\n"
+    )
+    assert (programs.wgmma_sp(*case, behind=store.format(80)) == expected).all()
+    with pytest.raises(Race, match="missing-wgmma-wait: this write of s.byte 48"):
+        programs.wgmma_sp(*case, behind=store.format(48))
 
 
 def test_counts_are_those_of_what_is_stored():
