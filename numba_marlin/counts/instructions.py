@@ -173,12 +173,13 @@ def class_of(ins: Instruction) -> str:
 
 def flops_of(ins: Instruction) -> int:
     """Multiplications and additions of a tensor-core instruction per executing warp; 0 for other
-    instructions, and for tcgen05.mma, whose shape is in a descriptor."""
+    instructions, and for tcgen05.mma, whose shape is in a descriptor. Of a sparse one those of what
+    is stored of A: half of those of the dense product."""
     if class_of(ins) != TENSOR or ins.root == "tcgen05.mma":
         return 0
     m, n, k = shape_of(ins)
     warps = 4 if ins.root.startswith("wgmma") else 1  # that execute one instruction together
-    return 2 * m * n * k // warps
+    return (1 if sparse(ins) else 2) * m * n * k // warps
 
 
 def operand_bytes_of(ins: Instruction) -> float:
@@ -187,7 +188,13 @@ def operand_bytes_of(ins: Instruction) -> float:
     if ins.root != "wgmma.mma_async":
         return 0
     m, n, _ = shape_of(ins)
-    return (n + (0 if isinstance(ins.operands[1], Vector) else m)) * wgmma.DEPTH_BYTES / wgmma.WARPS
+    rows = (2 if sparse(ins) else 1) * n + (0 if isinstance(ins.operands[1], Vector) else m)
+    return rows * wgmma.DEPTH_BYTES / wgmma.WARPS
+
+
+def sparse(ins: Instruction) -> bool:
+    """Is it mma.sp or wgmma.mma_async.sp?"""
+    return any(modifier in ("sp", "sp::ordered_metadata") for modifier in ins.modifiers)
 
 
 def flops_of_columns(ins: Instruction, columns: int) -> int:

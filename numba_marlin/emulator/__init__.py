@@ -33,6 +33,7 @@ objects that ``scheduling.execution`` hands down; their types are imported for t
 
 from numba_marlin.emulator.errors import (
     BadDescriptor,
+    BadMetadata,
     BarrierMisuse,
     Deadlock,
     DivergentCollective,
@@ -58,6 +59,7 @@ from numba_marlin.emulator.state.listener import Listener
 
 __all__ = [
     "BadDescriptor",
+    "BadMetadata",
     "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",

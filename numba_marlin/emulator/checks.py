@@ -147,6 +147,7 @@ _WHY = {
     "RegisterHazard": "#asynchronous-warpgroup-level-matrix-async-proxy",
     "ProxyHazard": "#async-proxy",
     "BadDescriptor": "#tcgen05-shared-memory-descriptor",
+    "BadMetadata": "#warp-level-matrix-instructions-mma-sp",
     "TensorMemoryMisuse": "#tensor-memory",
     "TensorMemoryHazard": "#tcgen05-memory-consistency-model",
     "DivergentCollective": ("#parallel-synchronization-and-communication-instructions-barrier-cta"),

@@ -146,6 +146,11 @@ class BadDescriptor(MachineError):
     that this machine does not do."""
 
 
+class BadMetadata(MachineError):
+    """Metadata of a sparse product (mma.sp, wgmma.mma_async.sp) that the ISA calls invalid: the
+    same place twice; the later one first, where they are said to be ordered."""
+
+
 class TensorMemoryMisuse(MachineError):
     """Tensor memory that is not allocated, not given back, or not this warp's."""
 

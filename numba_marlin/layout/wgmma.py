@@ -134,10 +134,13 @@ def decode(bits: int) -> Descriptor:
     )
 
 
-def chunk_addresses(descriptor: Descriptor, rows: int) -> np.ndarray:
-    """Shared addresses of the 16-byte chunks of a matrix of ``rows`` (a multiple of 8) by 16
-    elements: int64 [rows, 2]."""
-    row, chunk = np.arange(rows, dtype=np.int64)[:, None], np.arange(CHUNKS)
+def chunk_addresses(
+    descriptor: Descriptor, rows: int, depth_bytes: int = DEPTH_BYTES
+) -> np.ndarray:
+    """Shared addresses of the 16-byte chunks of a matrix of ``rows`` (a multiple of 8) with so many
+    bytes of k (64: B of a sparse product, not of swizzle 32): int64 [rows, depth_bytes / 16]."""
+    row = np.arange(rows, dtype=np.int64)[:, None]
+    chunk = np.arange(depth_bytes // CHUNK_BYTES)
     groups = row // CORE_ROWS * descriptor.stride_bytes
     if not descriptor.swizzle:
         return (
@@ -152,10 +155,13 @@ def chunk_addresses(descriptor: Descriptor, rows: int) -> np.ndarray:
     )
 
 
-def transposed_chunk_addresses(descriptor: Descriptor, rows: int) -> np.ndarray:
-    """Shared addresses of the 16-byte chunks of an MN-major matrix of ``rows`` (a multiple of 8) by
-    16 elements of 16 bits, eight rows to a chunk: int64 [16, rows / 8]."""
-    k, chunk = np.arange(DEPTH, dtype=np.int64)[:, None], np.arange(rows // CORE_ROWS)
+def transposed_chunk_addresses(
+    descriptor: Descriptor, rows: int, depth_bytes: int = DEPTH_BYTES
+) -> np.ndarray:
+    """Shared addresses of the 16-byte chunks of an MN-major matrix of ``rows`` (a multiple of 8)
+    with so many bytes of k, of 16-bit elements, eight rows to a chunk: int64 [k, rows / 8]."""
+    k = np.arange(depth_bytes // 2, dtype=np.int64)[:, None]
+    chunk = np.arange(rows // CORE_ROWS)
     group, within = k // CORE_ROWS, k % CORE_ROWS
     if not descriptor.swizzle:
         return (

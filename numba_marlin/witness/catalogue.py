@@ -9,7 +9,16 @@ from functools import cache
 from numba_marlin.witness.probe import Probe, instructions
 from numba_marlin.wording import did_you_mean
 
-GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "blackwell", "refusals")
+GROUPS = (
+    "registers",
+    "memory",
+    "copies",
+    "cooperation",
+    "multiplication",
+    "sparse",
+    "blackwell",
+    "refusals",
+)
 
 
 @cache

@@ -25,6 +25,8 @@ QUICK = [
     "wgmma f16.e5m2.e5m2 n32 swizzle 32 bits",
     "mma.m16n8k32.f32.e5m2.e4m3.f32 steps",
     "mma.m16n8k64.s32.u4.s4.s32 bits",
+    "mma.sp.m16n8k32.f32.f16.f16.f32 selector 1 infinities",
+    "wgmma.mma_async.sp.m64n32k16.f32.tf32.tf32 A in shared swizzle 64 selector 1 integers",
 ]
 BLACKWELL = [
     "tcgen05_mma_mxf4nvf4_4x exact sums",

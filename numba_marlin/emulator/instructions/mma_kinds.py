@@ -18,6 +18,7 @@ two ways, neither of them measured:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -124,6 +125,8 @@ def decode(words: np.ndarray, kind: str) -> np.ndarray:
     integers, bit patterns of the others."""
     if kind in ("f64", "tf32"):
         return words
+    if kind in ("f16", "bf16"):
+        return np.ascontiguousarray(words).view(np.uint16)
     held = np.ascontiguousarray(words).view(np.uint8)
     if BITS[kind] == 8:
         return held.view(DTYPES.get(kind, np.uint8))
@@ -154,6 +157,50 @@ def add_small_floats(kinds, left, right, c, adder: Adder) -> np.ndarray:
     return numerics.narrow32(total)
 
 
+def bound(ins, position: int, count: int, word: str, bind) -> list:
+    """What ``bind`` makes of the ``count`` registers that must be at this operand."""
+    operand = ins.operands[position]
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    if len(items) != count:
+        raise unsupported(ins, f"{len(items)} registers do not fit the shape")
+    return [bind(ins, item, word) for item in items]
+
+
+def gathered(sources, lanes, places, shape, values) -> np.ndarray:
+    """A matrix [warps, *shape] of whole warps' registers, which ``values`` turns into elements;
+    ``places`` [lane, element]."""
+    count = lanes.shape[0]
+    held = np.stack(
+        [np.broadcast_to(source[lanes.sel], (count, WARP)) for source in sources], axis=-1
+    )
+    elements = values(held)
+    result = np.empty((count, places.size), elements.dtype)
+    result[:, places.reshape(-1)] = elements.reshape(count, -1)
+    return result.reshape(count, *shape)
+
+
+def scattered(result, lanes, places, targets) -> None:
+    """Write a matrix [warps, m, n] into registers: the inverse of ``gathered``."""
+    count = lanes.shape[0]
+    held = np.ascontiguousarray(result.reshape(count, -1)[:, places.reshape(-1)])
+    held = held.reshape(count, WARP, -1)
+    if held.dtype == np.float16:
+        held = held.view(np.uint32)
+    for i, target in enumerate(targets):
+        target[lanes.sel] = held[..., i]
+
+
+def product(kinds, left, right, c, adder: Adder, saturated: bool) -> np.ndarray:
+    """c + left @ right.T of decoded elements [many, rows, k] and [many, columns, k], of all types
+    but fp64 and single bits."""
+    if kinds[0] in ("f16", "bf16", "tf32"):
+        factors = np.concatenate([left, right], axis=1)
+        return add_products(kinds[0], factors, left.shape[1], c, adder)
+    if kinds[0] in SMALL:
+        return add_small_floats(kinds, left, right, c, adder)
+    return add_integers(left, right, c, saturated)
+
+
 def multiply(ins, m, as_warps):
     """#warp-level-matrix-instructions-mma, the kinds above."""
     kind, a_kind, b_kind, out = find(ins)
@@ -175,66 +222,32 @@ def multiply(ins, m, as_warps):
     if a_kind == "b1" and operation not in (("and", "popc"), ("xor", "popc")):
         raise unsupported(ins, "must end in .and.popc or .xor.popc")
     saturated, wide = "satfinite" in ins.modifiers, 2 if out == "f16" else 1
-    given = operands(ins, 4)
-
-    def registers(position, places, packed, word, bind):
-        operand = given[position]
-        items = operand.items if isinstance(operand, Vector) else (operand,)
-        if len(items) * packed != places.shape[1]:
-            raise unsupported(ins, f"{len(items)} registers do not fit the shape")
-        return [bind(ins, item, word) for item in items]
-
+    operands(ins, 4)
     sums = "b32" if out == "f16" else out
-    d = registers(0, kind.c_places, wide, sums, m.destination)
-    a = registers(1, kind.a_places, kind.packed, kind.word, m.source)
-    b = registers(2, kind.b_places, kind.packed, kind.word, m.source)
-    c = registers(3, kind.c_places, wide, sums, m.source)
+    d = bound(ins, 0, kind.c_places.shape[1] // wide, sums, m.destination)
+    a = bound(ins, 1, kind.a_places.shape[1] // kind.packed, kind.word, m.source)
+    b = bound(ins, 2, kind.b_places.shape[1] // kind.packed, kind.word, m.source)
+    c = bound(ins, 3, kind.c_places.shape[1] // wide, sums, m.source)
 
-    def matrix(sources, sel, count, places, shape, values):
-        held = np.stack(
-            [np.broadcast_to(source[sel], (count, WARP)) for source in sources], axis=-1
-        )
-        elements = values(held)
-        result = np.empty((count, places.size), elements.dtype)
-        result[:, places.reshape(-1)] = elements.reshape(count, -1)
-        return result.reshape(count, *shape)
-
-    def product(left, right, before):
+    def result(left, right, before):
         if a_kind == "f64":
             return before + left @ right.swapaxes(1, 2)
-        if a_kind == "tf32":
-            return add_products(
-                "tf32", np.concatenate([left, right], axis=1), rows, before, m.adder
-            )
-        if a_kind in SMALL:
-            return add_small_floats((a_kind, b_kind), left, right, before, m.adder)
         if a_kind == "b1":
             return add_bits(left, right, before, operation[0])
-        return add_integers(left, right, before, saturated)
+        return product((a_kind, b_kind), left, right, before, m.adder, saturated)
 
     def step(lanes):
         lanes.require_whole_warps(ins, "mma")
         lanes = as_warps(lanes)
-        s, count = lanes.sel, lanes.shape[0]
-        left = matrix(
-            a, s, count, kind.a_places, (rows, depth), lambda words: decode(words, a_kind)
-        )
-        right = matrix(
-            b, s, count, kind.b_places, (cols, depth), lambda words: decode(words, b_kind)
-        )
-        before = matrix(
+        left = gathered(a, lanes, kind.a_places, (rows, depth), partial(decode, kind=a_kind))
+        right = gathered(b, lanes, kind.b_places, (cols, depth), partial(decode, kind=b_kind))
+        before = gathered(
             c,
-            s,
-            count,
+            lanes,
             kind.c_places,
             (rows, cols),
             lambda words: np.ascontiguousarray(words).view(WORDS[out]),
         )
-        result = product(left, right, before).reshape(count, -1)[:, kind.c_places.reshape(-1)]
-        held = np.ascontiguousarray(result).reshape(count, WARP, -1)
-        if out == "f16":
-            held = held.view(np.uint32)
-        for i, target in enumerate(d):
-            target[s] = held[..., i]
+        scattered(result(left, right, before), lanes, kind.c_places, d)
 
     return step

@@ -15,6 +15,7 @@ from numba_marlin.emulator.instructions import (
     block_scale,
     instruction,
     mma_kinds,
+    mma_sparse,
     operands,
     unsupported,
 )
@@ -55,7 +56,9 @@ PAIR_INDEX, PAIR_BACK = (
 @instruction("mma")
 def mma(ins, m):
     """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in;
-    fp32 or fp16 out. More in ``mma_kinds`` and ``block_scale``."""
+    fp32 or fp16 out. More in ``mma_kinds``, ``mma_sparse`` and ``block_scale``."""
+    if mma_sparse.find(ins):
+        return mma_sparse.multiply(ins, m, as_warps)
     if block_scale.find(ins):
         return block_scale.multiply(ins, m, as_warps)
     if mma_kinds.find(ins) is not None:

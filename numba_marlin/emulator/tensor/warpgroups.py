@@ -6,95 +6,38 @@ the ISA allows. What it reads of shared memory must be readable, visible to the 
 and the same at both moments. The four warps of a warpgroup wait for each other at wgmma.wait_group
 and must have issued the same products.
 
-What a product is: ``wgmma_forms``.
+What a product is: ``wgmma_products``, ``wgmma_forms``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from numba_marlin.emulator.errors import DivergentCollective, MachineError, PendingCopyRead
+from numba_marlin.emulator.errors import (
+    BadMetadata,
+    DivergentCollective,
+    MachineError,
+    PendingCopyRead,
+)
 from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import RegisterFile
+from numba_marlin.emulator.tensor import sparsity
 from numba_marlin.emulator.tensor.tensor_sums import Adder
-from numba_marlin.emulator.tensor.wgmma_forms import Form
+from numba_marlin.emulator.tensor.wgmma_products import Operand, Product, Shape
 from numba_marlin.emulator.tensor.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import wgmma
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.ordering.races import HappensBefore
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix [rows, 32 bytes of k] in shared memory, of which ``ins`` has a descriptor."""
-
-    ins: Instruction
-    descriptor: int
-    rows: int
-    transposed: bool
-
-    def chunk_addresses(self, named: wgmma.Descriptor) -> np.ndarray:
-        """[row, chunk], or if it is transposed [k, chunk]."""
-        find = wgmma.transposed_chunk_addresses if self.transposed else wgmma.chunk_addresses
-        return find(named, self.rows)
-
-
-@dataclass(eq=False)
-class Shape:
-    """What a wgmma instruction says: register numbers of D and A [4, or none: it is in shared
-    memory], and their rows in WgmmaRegisters; where elements of D are in them; its types; whether
-    the product is subtracted, and a sum of integers saturated; whether A and B in shared memory are
-    MN-major.
-    """
-
-    ins: Instruction
-    columns: int
-    d: np.ndarray
-    a: np.ndarray
-    d_rows: np.ndarray
-    a_rows: np.ndarray
-    d_places: np.ndarray
-    d_back: np.ndarray
-    form: Form
-    negated: bool
-    saturated: bool
-    a_transposed: bool
-    b_transposed: bool
-
-    def operands(self, a: int | None, b: int) -> list[Operand]:
-        """What these descriptors name in shared memory."""
-        found = [Operand(self.ins, b, self.columns, self.b_transposed)]
-        if a is not None:
-            found.append(Operand(self.ins, a, wgmma.ROWS, self.a_transposed))
-        return found
-
-    @property
-    def accumulators(self) -> tuple:
-        """Products that agree in it may add to the same registers one after the other."""
-        return self.columns, self.form.depth, self.form.d, tuple(self.d.tolist())
-
-
-@dataclass(frozen=True)
-class Product:
-    """One warp's part of a product: descriptors as numbers (a: None for registers), ``adds``: D is
-    added to, not replaced. ``found``: the bytes of b, and of a in shared memory, at issue."""
-
-    shape: Shape
-    a: int | None
-    b: int
-    adds: bool
-    found: list[np.ndarray] = field(compare=False)
 
 
 class Warpgroups:
@@ -151,7 +94,7 @@ class Warpgroups:
                 for w in warps
             ]
         )
-        self.checks.issue(ins, lanes, shape.d_rows, shape.a_rows, chained)
+        self.checks.issue(ins, lanes, shape.d_rows, shape.read_rows, chained)
         found: dict[tuple, list[np.ndarray]] = {}
         for row, warp in enumerate(warps):
             names = None if a is None else int(a[row, 0]), int(b[row, 0])
@@ -266,8 +209,8 @@ class Warpgroups:
                 if product.a is not None
                 else self._read(first, shape.a, np.uint16)[self.a_places].view(np.uint8)
             )
-            matrix = shape.form.multiply(a, b, matrix, shape.negated, shape.saturated, self.adder)
-            self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
+            matrix = shape.multiply(a, b, matrix, self._codes(first, shape), self.adder)
+            self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.read_rows)
         if shape is not None:
             self._write(first, shape, matrix)
             self.memory.progress += 1
@@ -280,6 +223,19 @@ class Warpgroups:
         elements = held.view(kind).reshape(len(numbers), wgmma.WARPS * WARP, -1)
         return np.ascontiguousarray(elements.swapaxes(1, 2)).reshape(-1)
 
+    def _codes(self, first: int, shape: Shape) -> np.ndarray | None:
+        """The metadata of a sparse product: [row, chunk]."""
+        if shape.sparse is None:
+            return None
+        metadata, selector = shape.sparse.metadata, shape.sparse.selector
+        words = self.registers.arrays[WIDTH][shape.sparse.register, first : first + wgmma.WARPS]
+        codes = sparsity.codes_of(metadata, selector, words).reshape(wgmma.ROWS, -1)
+        wrong = sparsity.undefined(metadata, codes, ordered=False)
+        if wrong.any():
+            warp = first + int(wrong.any(axis=1).argmax()) // (wgmma.ROWS // wgmma.WARPS)
+            raise self._fault(sparsity.describe(codes, wrong), shape.ins, warp, BadMetadata)
+        return codes
+
     def _write(self, first: int, shape: Shape, matrix: np.ndarray) -> None:
         held = matrix.reshape(-1)[shape.d_back].reshape(len(shape.d), -1, wgmma.WARPS * WARP)
         self.registers.arrays[WIDTH][shape.d, first : first + wgmma.WARPS] = (
@@ -287,7 +243,7 @@ class Warpgroups:
         )
 
     def _matrix(self, warp: int, what: Operand, before: list[np.ndarray]) -> np.ndarray:
-        """A matrix in shared memory, uint8 [rows, 32]; it must be what it was ``before``."""
+        """A matrix in shared memory, uint8 [rows, bytes of k]; what it was ``before``, too."""
         found = self._bytes(warp, what)
         for each in before:
             if not np.array_equal(found, each):
@@ -304,9 +260,9 @@ class Warpgroups:
                     PendingCopyRead,
                 )
         if what.transposed:
-            elements = found.view(np.uint16).reshape(wgmma.DEPTH, what.rows)
+            elements = found.view(np.uint16).reshape(-1, what.rows)
             return np.ascontiguousarray(elements.T).view(np.uint8)
-        return found.view(np.uint8).reshape(what.rows, wgmma.DEPTH_BYTES)
+        return found.view(np.uint8).reshape(what.rows, -1)
 
     def _bytes(self, warp: int, what: Operand) -> np.ndarray:
         """What a descriptor names: uint64 [row or k, chunk, 2]."""
@@ -322,6 +278,14 @@ class Warpgroups:
             raise self._fault(str(reason), ins, warp) from None
         if named.base_offset:
             raise self._fault(f"{named}: a base offset is not implemented", ins, warp)
+        if named.swizzle == wgmma.DEPTH_BYTES < what.depth_bytes and not what.transposed:
+            raise self._fault(
+                f"{named}: of B of a sparse product, {what.depth_bytes} bytes of k a row, a swizzle"
+                f" of {named.swizzle} is not implemented: the ISA does not say where the second"
+                f" {named.swizzle} lie",
+                ins,
+                warp,
+            )
         addresses = what.chunk_addresses(named)
         index = readable_chunks(
             self.memory,
@@ -353,7 +317,7 @@ class Warpgroups:
         """Which product in flight has a register, and which wait is missing, for messages."""
         for behind, group in enumerate([*self.groups[warp], self.open[warp]]):
             for product in group:
-                if row in product.shape.d_rows or row in product.shape.a_rows:
+                if row in product.shape.d_rows or row in product.shape.read_rows:
                     ins = product.shape.ins
                     later = len(self.groups[warp]) - behind - 1
                     missing = (

@@ -70,6 +70,10 @@ class Form:
         """32-bit registers of D in a lane."""
         return columns // 2 * np.dtype(self.accumulator).itemsize // 4
 
+    def elements(self, b: np.ndarray) -> np.ndarray:
+        """Bytes of B as bit patterns of its type; of integers and bits, bytes."""
+        return b.view({16: np.uint16, 32: np.uint32}.get(BITS[self.b], np.uint8))
+
     def multiply(
         self,
         a: np.ndarray,
@@ -79,8 +83,8 @@ class Form:
         saturated: bool,
         adder: Adder,
     ) -> np.ndarray:
-        """[64, columns] like c: c + a @ b.T, or c - a @ b.T; a uint8 [64, 32] and b uint8
-        [columns, 32], the bytes of rows."""
+        """[rows, columns] like c: c + a @ b.T, or c - a @ b.T; a uint8 [rows, 32] and b uint8
+        [columns, 32], the bytes of rows; or twice as many."""
         if self.a == "b1":
             return add_bits(np.unpackbits(a, axis=1), np.unpackbits(b, axis=1), c, "and")
         if self.integer:
@@ -96,7 +100,7 @@ class Form:
             left, right = a.view(word), b.view(word)
             kind, sign = self.a, 1 << BITS[self.a] - 1
         factors = np.concatenate([left ^ left.dtype.type(sign if negated else 0), right])
-        return add_products(kind, factors[None], wgmma.ROWS, c[None], adder)[0]
+        return add_products(kind, factors[None], len(left), c[None], adder)[0]
 
 
 FORMS = {

@@ -1,6 +1,7 @@
 """Registers that wgmma works on behind the program's back: who may touch them when.
 
-From issue to wait, the accumulators of a product belong to it, and its A registers may not change;
+From issue to wait, the accumulators of a product belong to it, and its A registers, and that of its
+metadata, may not change;
 only further products of the same shape may add to the same accumulators. What ordinary instructions
 wrote needs a wgmma.fence before a product takes it. Two things that the ISA forbids are let pass
 because compilers do them and assemblers undo them: copying an A register (mov) while a product
@@ -34,7 +35,7 @@ class WgmmaRegisters:
         named = {
             r.index
             for ins in products
-            for operand in ins.operands[:2]
+            for operand in (*ins.operands[:2], *metadata_of(ins))
             for r in registers_of(operand)
         }
         sources: dict[int, set[int]] = {}
@@ -159,6 +160,11 @@ class WgmmaRegisters:
         row = int(np.argmax(wrong.any(axis=1)))
         bad = np.broadcast_to(wrong[row][:, None], lanes.shape) if lanes.full else wrong[row]
         return self.names[int(rows[row])], bad
+
+
+def metadata_of(ins: Instruction) -> tuple:
+    """The operand of a sparse product's metadata."""
+    return ins.operands[3:4] if "sp" in ins.modifiers else ()
 
 
 def registers_of(operand) -> Iterator[Register]:
