@@ -1,4 +1,4 @@
-"""Sparse operands and programs that multiply by them, for tests: written from the ISA's figures and
+"""Sparse operands and programs that multiply by them, for tests: written from the ISA's notation and
 formulas, not from ``layout.sparsity``."""
 
 import numpy as np
