@@ -1,5 +1,5 @@
-"""Sparse operands and programs that multiply by them, for tests: written from the ISA's notation and
-formulas, not from ``layout.sparsity``."""
+"""Sparse operands and programs that multiply by them, for tests: written from the ISA's notation
+and formulas, not from ``layout.sparsity``."""
 
 import numpy as np
 
