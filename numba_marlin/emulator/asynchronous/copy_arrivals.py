@@ -12,6 +12,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +30,11 @@ class Arrival:
     lanes: Lanes
     words: np.ndarray
     copies: np.ndarray
+
+    @cached_property
+    def places(self) -> set[int]:
+        """Its ``words``, each once: mostly there is one."""
+        return set(self.words.reshape(-1).tolist())
 
     def part(self, mask: np.ndarray) -> Arrival:
         lanes = self.lanes.narrow(mask)
@@ -76,12 +82,14 @@ class CopyArrivals:
     def deliver(self, words: np.ndarray) -> None:
         """Somebody waits for these mbarriers."""
         self.others(words)
-        left = []
+        left, asked = [], set(words.tolist())
         for arrival in self.due:
-            now = np.isin(arrival.words, words)
-            if not now.all():
-                left.append(arrival.part(~now) if now.any() else arrival)
-            if now.any():
+            if asked.isdisjoint(arrival.places):
+                left.append(arrival)
+            else:
+                now = np.isin(arrival.words, words)
+                if not now.all():
+                    left.append(arrival.part(~now))
                 part = arrival.part(now)
                 self.copies.land(part.lanes, part.copies)
                 self.barriers.arrive(
