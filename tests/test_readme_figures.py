@@ -183,7 +183,7 @@ def plain_kernels(monkeypatch):
     return WORDS[len(lengths)], -(-max(lengths) // 100) * 100
 
 
-@claim(r"Of every kernel but `(.*?)`, ([\d,]+) to ([\d,]+) schedules \[change no bit\]")
+@claim(r"Of every kernel, ([\d,]+) to ([\d,]+) schedules \[change no bit\]")
 def schedules(monkeypatch):
     rows = experiment_results.rows("17_schedules")
     counts = {}
@@ -193,8 +193,8 @@ def schedules(monkeypatch):
     from numba_marlin.problems import KINDS
 
     kernels = {each.name for kind in KINDS for each in registry.kernels(kind)}
-    (missing,) = kernels - {name.partition(",")[0] for name in counts}
-    return missing, f"{min(counts.values()):,}", f"{max(counts.values()):,}"  # others stop it
+    assert kernels <= {name.partition(",")[0] for name in counts}
+    return f"{min(counts.values()):,}", f"{max(counts.values()):,}"
 
 
 @claim(r"reaches ([\d,]+) of the ([\d,]+) operations that a Hopper SM is made for in a cycle")
