@@ -16,7 +16,7 @@ from numba_marlin.hardware import devices
 from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference.experts import activate, activated_bounds, moe_bounds
-from tests.api.test_experts import EXPERTS, RNG, ROUTING, E, K, M, X, experts, judged
+from tests.api.mixture import EXPERTS, RNG, ROUTING, E, K, M, X, experts, judged
 from tests.kernels.harness import cases
 
 pytest.importorskip("ml_dtypes")
@@ -70,6 +70,7 @@ def test_explain_lists_those_that_activate_in_their_launch_too():
     assert [each.job.config for each in needed.kernels] == [first.config]
 
 
+@pytest.mark.thorough
 def test_a_configuration_of_rows_that_are_activated_behind_is_theirs():
     held, problem = experts(K, 96), ExpertsProblem(M, 96, K, 32, experts=E, top_k=2)
     config = heuristics.rank(problem, devices.MODEL)[0].config

@@ -64,6 +64,7 @@ def test_no_schedule_changes_the_faithful_kernel_by_tma(experiment, seed):
     np.testing.assert_array_equal(found["ampere_tensor"], found["ampere"])
 
 
+@pytest.mark.thorough
 def test_a_wait_left_out_of_the_faithful_kernel_is_found(experiment):
     """Every one says that its tile is there, whether it is or not."""
 

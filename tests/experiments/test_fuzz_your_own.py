@@ -20,7 +20,8 @@ def run():
 
 
 @pytest.mark.parametrize(
-    "target", ("packing", pytest.param("kernel", marks=pytest.mark.thorough), "ring")
+    "target",
+    ("packing", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("kernel", "ring"))),
 )
 def test_the_toy_is_sound_and_its_bug_is_found(run, target):
     assert run.search(target, False)[0] is None

@@ -58,7 +58,12 @@ ALIKE = {  # configurations that differ in all that must not matter
     ],
 }
 # show once more what others of their kernel show
-THOROUGH = ("ampere, deep", "decode, a tail", "wgmma, two rows of consumers")
+THOROUGH = (
+    "ampere, deep",
+    "decode, a tail",
+    "wgmma, two rows of consumers",
+    "wgmma, pairs of blocks",
+)
 SHARED_K, SHARED_GROUP = 384, 64
 SHARING = {  # as other tests compile them
     "ampere": AmpereConfig(1, 8, 8, 4, 4),

@@ -126,6 +126,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.thorough  # one more than the next test, whose result is quantised
 @pytest.mark.parametrize("result, c_dtype", SOURCES)
 def test_a_source_of_another_type_than_the_result_is_added(result, c_dtype, run_on):
     """Of rows and columns that do not fill a tile, behind the last of which C ends."""

@@ -84,12 +84,10 @@ def check_counts(compiled, config):
     assert counts(compiled, "cp.async.wait_group") == config.stages + 1
 
 
-# Every tile, group, and tails or none, in the fewest: with --thorough, all of them with all. The
+# The least tile and both of the largest, tails or none: with --thorough, all of them with all. The
 # last takes the most registers; the others are compiled for other tests too.
 TELLING = (
     AmpereConfig(1, 8, 8, 4, 4),
-    AmpereConfig(2, 16, 4, 4, 4, True),
-    AmpereConfig(3, 16, 4, -1, 4),
     AmpereConfig(4, 16, 4, 8, 4),
     AmpereConfig(4, 8, 8, 2, 4, True),
 )
@@ -171,7 +169,7 @@ def test_the_gate_knows_the_copy_that_hopper_refuses():
             for target in TARGETS
         ),
         # the test above assembles it for others
-        lambda name, config, target: name != "ampere" or target in ("sm_80", "sm_90a"),
+        lambda name, config, target: name != "ampere" or target == "sm_90a",
     ),
     ids=lambda value: str(value).replace(" ", ""),
 )

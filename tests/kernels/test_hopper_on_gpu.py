@@ -95,6 +95,7 @@ def test_tails_of_every_size(cells, run_on):
 ON_THE_MACHINE = ("decode-g64-float16-4bit-None",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TYPED)
 def test_every_type_is_exact(name, run_on):
     """On the machine with one row, in the first and last of the cells' configurations, and for one

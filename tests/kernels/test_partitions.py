@@ -94,10 +94,10 @@ def check_meetings(case, blocks, pieces):
     (
         pytest.param({"split": True}, marks=pytest.mark.thorough),
         {"split": True, "group_m": 2},
-        {"group_m": 2},
-        {"cluster": 2},
+        pytest.param({"group_m": 2}, marks=pytest.mark.thorough),
+        pytest.param({"cluster": 2}, marks=pytest.mark.thorough),
         {"cluster": 4},
-        {"parts": 2},
+        pytest.param({"parts": 2}, marks=pytest.mark.thorough),
         {"parts": 3, "group_m": 2},
     ),
 )

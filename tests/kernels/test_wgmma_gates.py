@@ -58,9 +58,10 @@ def check_gates(config):
     "config, group_blocks",
     cases(
         product(PRODUCTION, (-1, 8)),
-        # the same as in test_hopper_gates, parts among them; a pair with per-column scales
+        # a pair with per-column scales; test_hopper_gates has parts
         lambda config, group_blocks: (
-            group_blocks == (-1 if config.cluster == 2 else 8)
+            config.cluster == 2
+            and group_blocks == -1
             and config not in (SHARED_BY_NOBODY[2], SHARED_BY_NOBODY[3])
             and config.parts == 1
         ),
