@@ -100,6 +100,7 @@ def test_phases_are_the_kernels_verbs(faithful):
     }
 
 
+@pytest.mark.thorough
 def test_line_numbers_change_nothing_but_lines():
     def code(ptx):
         without_tables = re.sub(r"\n\s*\.section[^{]*\{[^}]*\}", "", ptx)

@@ -140,6 +140,8 @@ USUAL = (
     "wgmma, pairs of blocks, two rows of consumers",
     "tcgen05",
 )
+# those that are quickly compiled
+COMPARED = ("general, a scale per column", "tcgen05")
 EVERY_CELL = tuple(dict.fromkeys(row["cell"] for row in ROWS))
 
 
@@ -204,7 +206,13 @@ def as_judged(name: str) -> None:
         pytest.skip("judged where a wait is two polls; this Python compiles it to one")
 
 
-@pytest.mark.parametrize("name", usual_first(EVERY_CELL))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in COMPARED else pytest.mark.thorough)
+        for name in EVERY_CELL
+    ],
+)
 def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_no_other(
     name, experiment
 ):

@@ -67,6 +67,7 @@ def _one_code_less(tensors):
     return tensors
 
 
+@pytest.mark.thorough
 def test_codecs_make_the_same_trip():
     weights = conformance.probes()[:4]
     forms = find_stored("pack-quantized"), find_stored("gptq_v2")

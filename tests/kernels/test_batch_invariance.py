@@ -61,6 +61,7 @@ ALIKE = {  # configurations that differ in all that must not matter
 THOROUGH = (
     "ampere, deep",
     "decode, a tail",
+    "decode",
     "wgmma, two rows of consumers",
     "wgmma, pairs of blocks",
 )

@@ -307,6 +307,7 @@ def late_lane(which):
 FETCHES = 4  # two roles are whole warps, each fetches before its loop and in it
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "which", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in range(1, FETCHES))]
 )

@@ -54,14 +54,14 @@ def check_gates(config):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config, group_blocks",
     cases(
         product(PRODUCTION, (-1, 8)),
-        # a pair with per-column scales; test_hopper_gates has parts
+        # the same as in test_hopper_gates, parts among them; a pair with per-column scales
         lambda config, group_blocks: (
-            config.cluster == 2
-            and group_blocks == -1
+            group_blocks == (-1 if config.cluster == 2 else 8)
             and config not in (SHARED_BY_NOBODY[2], SHARED_BY_NOBODY[3])
             and config.parts == 1
         ),
@@ -78,6 +78,7 @@ def test_gates(config, group_blocks):
     check_gates(replace(config, group_blocks=group_blocks))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config, dtype, bits, zeros",
     cases(
@@ -89,6 +90,7 @@ def test_gates_of_other_types(config, dtype, bits, zeros):
     check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config, group_blocks",
     cases(
