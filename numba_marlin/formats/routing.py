@@ -43,7 +43,8 @@ class Routing:
         """ids, weights: [m, top_k] of NumPy or torch, integers and floats. TypeError or ValueError
         for wrong shapes and types; of NumPy also for an expert that does not exist, one that a
         token names twice, and weights that are not finite. (Of torch nothing is looked at, which
-        would wait for a device: an expert that does not exist is the nearest one that does.)
+        would wait for a device: an expert that does not exist, padding of -1 for instance, is the
+        nearest one that does, with weight 0.)
         """
         experts = _count("experts", experts)
         for name, array in (("ids", ids), ("weights", weights)):
@@ -78,14 +79,13 @@ class Routing:
             offsets = np.searchsorted(flat[pairs], np.arange(experts + 1)).astype(np.int32)
             return cls(ids, np.ascontiguousarray(weights, np.float32), pairs, offsets, complete)
         torch = sys.modules["torch"]
-        ids = ids.to(torch.int32).contiguous()
+        there = (ids >= 0) & (ids < experts)
         if complete:
             # Every pair is in a list, whatever ids are: the sum over a token's experts counts its
             # pairs, in memory that the next launch uses too.
-            ids = ids.clamp(0, experts - 1)
-            flat = ids.reshape(-1)
-        else:
-            flat = torch.where((ids < 0) | (ids >= experts), experts, ids).reshape(-1)
+            ids, weights = ids.clamp(0, experts - 1), torch.where(there, weights, 0)
+        ids = ids.to(torch.int32).contiguous()
+        flat = (ids if complete else torch.where(there, ids, experts)).reshape(-1)
         held, pairs = torch.sort(flat, stable=True)
         first = torch.arange(experts + 1, dtype=torch.int32, device=ids.device)
         offsets = torch.searchsorted(held, first, out_int32=True)

@@ -165,12 +165,13 @@ def test_ids_and_weights_lie_together():
             Routing.of(*pair, 4)
 
 
-def test_of_torch_an_expert_that_does_not_exist_is_the_nearest():
+def test_of_torch_an_expert_that_does_not_exist_is_the_nearest_with_weight_0():
     """What a kernel counts of a token is whole whatever a router writes; a part drops others'."""
     torch = pytest.importorskip("torch")
     ids = torch.tensor([[0, -1], [9, 2], [2**31, -(2**40)]])
     routing = Routing.of(ids, torch.ones(3, 2), 4)
     assert sorted(routing.pairs.tolist()) == list(range(6)) and routing.complete
     assert routing.offsets.tolist()[-1] == 6
-    assert routing.ids.tolist()[:2] == [[0, 0], [3, 2]]
+    assert routing.ids.tolist() == [[0, 0], [3, 2], [3, 0]]
+    assert routing.weights.tolist() == [[1, 0], [0, 1], [0, 0]]
     assert routing.local(1, 3).offsets.tolist()[-1] == int((routing.ids > 0).sum())
