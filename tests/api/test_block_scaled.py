@@ -46,6 +46,7 @@ def test_the_machine_agrees_with_the_reference():
     )
 
 
+@pytest.mark.thorough
 def test_a_block_scaled_result_is_the_next_operand():
     a, b = operands()
     h = nm.block_scaled_matmul(

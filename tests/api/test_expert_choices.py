@@ -25,6 +25,7 @@ BY_ROWS = ((64, "moe_wgmma"), (6, "moe"))
 
 
 # zero points that moe_wgmma does not activate; columns that no kernel does
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "zeros, n, rows, kernel",
     cases(

@@ -54,6 +54,7 @@ def test_a_kernel_is_chosen_by_name_on_the_machine(kernel, target):
     assert nm.last_run() is info and info.to_dict()["problem"]["format"] == "nvfp4"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "form, kernel", (("mxfp4", "tcgen05"), ("mxfp8-e4m3", "tcgen05"), ("mxfp4", "block_mma"))
 )

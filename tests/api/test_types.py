@@ -26,6 +26,7 @@ def weight_of(bits, zeros, scale_dtype, group_size=32):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["reference", "emulator"])
 @pytest.mark.parametrize(
     "dtype, bits, zeros, scale_dtype, bias",

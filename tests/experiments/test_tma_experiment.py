@@ -63,6 +63,7 @@ def sinks(kernels, relayout, config, packed, x, blocks, seed=None):
     return c
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "relaid, columns, stages, batch",
     [

@@ -62,6 +62,7 @@ THOROUGH = (
     "ampere, deep",
     "decode, a tail",
     "decode",
+    "wgmma",
     "wgmma, two rows of consumers",
     "wgmma, pairs of blocks",
 )

@@ -46,6 +46,7 @@ SHARED_OUT = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     [

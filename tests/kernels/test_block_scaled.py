@@ -136,6 +136,7 @@ def test_a_source_of_another_type_than_the_result_is_added(result, c_dtype, run_
     check_near(real_numbers(140, 136, 160, c_dtype=c_dtype, bias=True), config, run_on=run_on)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "result, c_dtype",
     [

@@ -135,7 +135,7 @@ def real(config, m, n, k, run_on, **options):
     "number, grouped",
     cases(
         product(range(len(TYPES)), (True, False)),
-        lambda number, grouped: number == 10 if grouped else number == 0,
+        lambda number, grouped: grouped and number == 10,
     ),
     ids=[
         f"{'-'.join(map(str, types))}-{what}" for types in TYPES for what in ("groups", "columns")
@@ -143,9 +143,9 @@ def real(config, m, n, k, run_on, **options):
 )
 def test_every_type_is_exact_with_tails_of_m_n_and_k_and_compiles_cleanly(number, grouped, run_on):
     """The least there is; whole stages, and a tile that columns are missing in; two tiles of rows,
-    and k that ends in a stage, if groups can. Groups and per-column scales, which nothing but the
-    end of a tile knows of, once each. (Bits and dtypes together in every way, each kind of zero
-    points with both: thorough.)
+    and k that ends in a stage, if groups can. (Bits and dtypes together in every way, each kind of
+    zero points with both, per-column scales, which nothing but the end of a tile knows of, once:
+    thorough.)
     """
     config = configuration(number, grouped)
     step = group_size_of(config) if config.grouped else 16

@@ -185,6 +185,7 @@ def test_the_global_scale_meets_the_sum_in_float32(factor, expected, run_on):
     assert (y == {"inf": np.inf, "zero": 0, "small": 64 * 512 * 6 * 448 * 2.0**-20}[expected]).all()
 
 
+@pytest.mark.thorough
 def test_races_and_schedules():
     for config, kind, dtype in (USUAL[0], USUAL[3]):
         config, (m, n, k) = configured(config, kind, dtype), (18, 200, 336)

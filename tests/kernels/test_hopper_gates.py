@@ -73,6 +73,7 @@ def telling_decode(config):
     return (config.batch, config.warps_n) == (16, 8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     cases(((config,) for config in (*configurations(decode, USUAL), *PAIRS)), telling_decode),

@@ -49,6 +49,7 @@ def routed(config, m, seed=1):
     return ids_of(np.random.default_rng(seed), m, config.experts, config.top_k)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
 def test_every_configuration_is_within_bounds(name):
     config = CONFIGURATIONS[name]
@@ -102,6 +103,7 @@ def test_a_launch_without_work_writes_nothing():
     assert np.isnan(moe.run(replace(given, routing=none), races=True)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config, routing",
     ((DOWN, "first two"), (DOWN, "every expert"), (GATED, "every expert")),

@@ -34,6 +34,7 @@ def test_real_data_stays_under_the_elementwise_bound(name, run_on):
     assert report.ok, report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name, group_size, dtype",
     cases(
@@ -74,6 +75,7 @@ COMPILED = {  # types that test_wgmma compiles too: in which arrangement, and wh
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "dtype, bits, zeros, group_size",
     cases(
@@ -146,6 +148,7 @@ def test_any_order_of_warps_gives_the_same_bits(name, group_size, run_on):
     assert all((other == bits[0]).all() for other in bits[1:])
 
 
+@pytest.mark.thorough
 def test_per_column_scales_are_applied_before_the_cast(run_on):
     """Sums of 2^20 meet scales of 2^-10, in registers and across a cluster."""
     weight = testing.exact_problem(2, 64, 256, -1, seed=1).weight

@@ -149,6 +149,7 @@ def test_a_profile_is_tried_again_from_its_own_data():
         neighbours.problem_of({**found, "kind": "experts"})
 
 
+@pytest.mark.thorough
 def test_counted_neighbours_differ_by_what_the_machine_counted():
     problem = Problem(16, 256, 512)
     chosen = candidate(problem, H200, "ampere")
