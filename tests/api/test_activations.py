@@ -34,6 +34,7 @@ def packed(weight):
     return nm.pack(weight)
 
 
+@pytest.mark.thorough
 def test_few_rows_are_within_the_bound_of_parts_of_groups(x, weight, packed):
     q = nm.quantize_activations(x)
     y, info = nm.matmul(q, packed, return_info=True)

@@ -185,6 +185,7 @@ def test_few_rows_agree_with_the_reference(m, given):
     ).all()
 
 
+@pytest.mark.thorough
 def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
     """Sums that overflow and a scale that is NaN; a matrix that holds NaN can be looked at."""
     a, b = (

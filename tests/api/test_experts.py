@@ -120,6 +120,7 @@ def test_columns_of_several_devices_lie_side_by_side():
     assert np.array_equal(part, whole[:, :, 32:])
 
 
+@pytest.mark.thorough
 def test_batch_invariant_bits_do_not_depend_on_other_tokens():
     whole = nm.moe_matmul(X, EXPERTS, ROUTING, backend="emulator", batch_invariant=True)
     alone = nm.route(LOGITS[3:4], 2, normalize=True)

@@ -34,7 +34,13 @@ def backend_of(run_on):
     return "cuda" if run_on == "cuda" else "emulator"
 
 
-@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.thorough if kind == "nvfp4" else ())
+        for form, (kind, _, _) in FILES.items()
+    ],
+)
 def test_weights_of_a_file_multiply(form, tmp_path, run_on):
     kind, factor, divides = FILES[form]
     weight = testing.make_blocks(kind, K, N, 1, factor, divides, ordinary=True)

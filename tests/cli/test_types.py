@@ -43,7 +43,13 @@ def test_explain_and_run_take_the_types_of_a_weight(capsys, tmp_path, dtype, bit
     assert np.load(tmp_path / "y.npy").dtype == ("float16" if dtype == "float16" else "float32")
 
 
-@pytest.mark.parametrize("types", [("bfloat16", 8, "none"), ("float16", 4, "float16")])
+@pytest.mark.parametrize(
+    "types",
+    [
+        pytest.param(("bfloat16", 8, "none"), marks=pytest.mark.thorough),
+        ("float16", 4, "float16"),
+    ],
+)
 def test_run_multiplies_other_types_on_the_machine(capsys, types):
     if "bfloat16" in types:
         pytest.importorskip("ml_dtypes")

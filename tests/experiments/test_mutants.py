@@ -132,15 +132,8 @@ SAMPLE = {
 }
 
 
-# Between them they have nearly every kind of guard; the others are judged here with --thorough.
-USUAL = (
-    "general, a scale per column",
-    "ampere, one row of tiles",
-    "decode, groups of 64",
-    "tcgen05",
-)
-# those that are quickly compiled
-COMPARED = ("general, a scale per column", "tcgen05")
+# Those that are quickly judged; with --thorough all, which between them have every kind of guard.
+USUAL = ("general, a scale per column", "tcgen05")
 EVERY_CELL = tuple(dict.fromkeys(row["cell"] for row in ROWS))
 
 
@@ -208,7 +201,7 @@ def as_judged(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in COMPARED else pytest.mark.thorough)
+        pytest.param(name, marks=() if name in USUAL else pytest.mark.thorough)
         for name in EVERY_CELL
     ],
 )

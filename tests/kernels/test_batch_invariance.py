@@ -110,6 +110,7 @@ def test_the_same_order_of_sums_gives_the_same_bits(name, run_on, thorough):
             assert (found == expected[first : first + m]).all(), (config, first, m, sms)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHARING)
 def test_where_tiles_are_shared_bits_hang_on_m(name, run_on):
     """What the mode is for, and that the test above can fail."""

@@ -50,6 +50,7 @@ def test_any_number_of_blocks_shares_the_tiles(blocks, run_on):
     check_exact(small_integers(260, 200, 160), FLOATS, sms=blocks, run_on=run_on)
 
 
+@pytest.mark.thorough
 def test_tiles_of_two_blocks_of_rows(run_on):
     check_exact(small_integers(300, 264, 288, seed=3), LARGE, run_on=run_on)
 

@@ -182,6 +182,7 @@ PROPOSED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     cases(((each,) for each in PROPOSED), lambda config: config == PROPOSED[0]),

@@ -153,6 +153,7 @@ def test_configurations_that_cannot_be_are_refused(change, match):
         replace(SMALL, **change)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
 def test_nothing_spills_and_nothing_is_in_double(name):
     built = compiler.build(MOE, CONFIGURATIONS[name], target=TARGET, compiler="numba-cuda")

@@ -194,6 +194,7 @@ def test_sizes_that_cannot_be_are_refused():
         GATED.grid(4, 192, 128, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     [

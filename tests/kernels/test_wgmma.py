@@ -61,6 +61,7 @@ def test_every_arrangement_is_exact(name, run_on):
     exact(20, 192, 320, 64, ARRANGEMENTS[name], run_on, sms=4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", cases(((name,) for name in BETWEEN), lambda name: name == "192 rows, whole")
 )

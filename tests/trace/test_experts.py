@@ -55,6 +55,7 @@ both = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough
 @both
 def test_every_step_of_every_tile_is_taken_once_with_its_expert_s_rows(x_of_pairs):
     found, _ = recorded(x_of_pairs, x_of_pairs)
