@@ -151,6 +151,7 @@ def test_few_rows_have_a_kernel_of_their_own():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "m, given",
     (

@@ -143,6 +143,7 @@ LAYERS += [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("activation, width, kernel", LAYERS)
 def test_the_whole_layer_is_within_its_bounds(activation, width, kernel):
     gate_up, down = experts(K, 2 * width, 10), experts(width, K, 20)

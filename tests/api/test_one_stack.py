@@ -42,6 +42,7 @@ def on(monkeypatch):
     return put
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kernel, target", (("tcgen05", "sm_100a"), ("block_mma", "sm_120a"), ("block_scaled", "sm_90a"))
 )

@@ -186,6 +186,7 @@ def checkpoint(tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint, tmp_path, capsys):
     """tcgen05: who does what is told by the verbs that its warps came to, on the page and in the
     timeline's file."""

@@ -140,6 +140,7 @@ def test_the_ptx_contains_the_instruction(name, compiler):
 TELLING = ("sm_80", "sm_90a")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "target",
     [

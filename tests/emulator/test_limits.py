@@ -144,6 +144,7 @@ def test_what_is_too_large_is_bad_input_and_no_failed_check(tmp_path, capsys):
 COUNT = 20_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [

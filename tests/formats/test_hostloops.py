@@ -17,6 +17,7 @@ from numba_marlin.formats import marlin
 # 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of
 # blocks; then columns that do not fill a block, in the first piece, in a piece of their own, and
 # beside whole blocks.
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
     ("k", "n"),

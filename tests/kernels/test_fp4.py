@@ -143,6 +143,7 @@ def test_every_code_times_every_scale_comes_out_bit_for_bit(config, kind, dtype,
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config, kind, dtype", CONFIGURATIONS)
 def test_real_data_is_within_its_bound(config, kind, dtype, run_on):
     config, m, n, k = configured(config, kind, dtype), 9, 200, 1040

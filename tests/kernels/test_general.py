@@ -103,6 +103,7 @@ def test_real_data_stays_under_the_elementwise_bound(
     assert report.ok and report.max_error > 0, report
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -107,6 +107,7 @@ def test_tails_of_k_and_m_of_the_plain_rungs(name, m, k, run_on):
     assert (run_kernel(name, problem.x, problem.weight, run_on=run_on).c == problem.expected).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sms", (1, 2, 3, 4, 5, 7, 16))
 @pytest.mark.parametrize(
     "tile, group_size",
@@ -122,6 +123,7 @@ def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
     ).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "stages, blocks_per_sm, tile",
     cases(
@@ -192,6 +194,7 @@ def test_any_shape_any_grid_is_exact(max_m, tiles, group_sizes, run_on):
     holds()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ("denormal", "signed", "zero"))
 @pytest.mark.parametrize("name, group_size", rungs((-1, 64)))
 def test_unusual_scales_stay_under_the_bound(name, group_size, kind, run_on):

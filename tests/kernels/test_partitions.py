@@ -29,6 +29,7 @@ SIZES = tuple(product(range(1, 11), range(1, 6), range(1, 4)))
 BLOCKS = range(1, 18)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", (False, True))
 def test_decode_shares_its_tiles_out_without_gap_or_overlap(whole):
     for sizes, blocks in product(SIZES, BLOCKS):

@@ -39,6 +39,11 @@ VARIANTS = (
     "wgmma_fp8",
     "moe, rows of pairs",
     "moe, whole tiles",
+    # whole kernels too, whose trials take long
+    "moe",
+    "moe_wgmma",
+    "wgmma_int8",
+    "decode_int8",
 )
 
 

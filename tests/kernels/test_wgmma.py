@@ -115,6 +115,7 @@ def test_rows_of_x_may_lie_apart(run_on):
     exact(5, 64, 128, 64, WGMMA, run_on, sms=1, a_stride=152)
 
 
+@pytest.mark.thorough
 def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     """The ring goes round, and its parities with it, across the tiles of one block."""
     exact(33, 192, 448, 64, WGMMA, run_on, sms=1)

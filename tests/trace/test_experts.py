@@ -74,6 +74,7 @@ def test_every_step_of_every_tile_is_taken_once_with_its_expert_s_rows(x_of_pair
                 assert sorted(seen[expert, k16, n64]) == ROWS[expert]
 
 
+@pytest.mark.thorough
 def test_stripes_of_blocks_follow_each_other_over_all_experts():
     found, _ = recorded()
     blocks = [each.block for each in experts.fillings(found)]

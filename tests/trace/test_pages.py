@@ -341,6 +341,7 @@ def test_two_traces_are_compared():
     assert "1 of 4,096 results differ" in text.render(compare.page(found, changed), 100)
 
 
+@pytest.mark.thorough
 def test_a_browser_walks_through_a_run(tmp_path):
     found, _ = recorded("ampere")
     document = html.render(pages.page(found, pages.Choice(lane=5)))

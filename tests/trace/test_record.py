@@ -273,6 +273,7 @@ def array_file(shape):
     return made.getvalue()
 
 
+@pytest.mark.thorough
 def test_a_file_that_unpacks_to_gigabytes_is_refused_before_it_takes_memory(tmp_path):
     path = tmp_path / "run.npz"
     with (
