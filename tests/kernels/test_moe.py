@@ -20,13 +20,10 @@ from numba_marlin.kernels.experts.moe import KERNEL as MOE
 from numba_marlin.testing.experts import ids_of, layer
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe, moe_many
-from tests.kernels.harness import cases
 from tests.kernels.moe_few import CONFIGURATIONS, DOWN, SMALL
 
 pytest.importorskip("ml_dtypes")
 
-# of these every run has some: the others test the same in further types
-USUAL = ("of tokens", "down", "silu")
 # [m, 2] of five experts
 ROUTINGS = {
     "one token": [[3, 1]],
@@ -44,7 +41,7 @@ def routed(config, m, seed=1):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_every_configuration_is_within_bounds(name):
     config = CONFIGURATIONS[name]
     k = {1: 112, 2: 96, 4: 128, 8: 256, -1: 112}[config.group_blocks]
@@ -154,7 +151,7 @@ def test_configurations_that_cannot_be_are_refused(change, match):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", cases(((name,) for name in CONFIGURATIONS), USUAL.__contains__))
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_nothing_spills_and_nothing_is_in_double(name):
     built = compiler.build(MOE, CONFIGURATIONS[name], target=TARGET, compiler="numba-cuda")
     assert built.resources.spill_loads == built.resources.stack == 0
