@@ -99,9 +99,11 @@ def is_close(found, want):
     return np.abs(found - want).max() <= 100 * np.finfo(np.float32).eps * np.abs(want).max()
 
 
-def test_the_forces_of_gamdpy():
+def test_the_forces_of_gamdpy(monkeypatch):
     """All pairs: blocks, a barrier of the grid, and a few steps of its integrator."""
     gamdpy = pytest.importorskip("gamdpy", reason=WHY)
+    # gamdpy saves the text of the script that was started: a worker of pytest-xdist has none
+    monkeypatch.setattr(sys, "argv", [__file__])
     cut = 1.28
     potential = gamdpy.apply_shifted_potential_cutoff(gamdpy.LJ_12_6_sigma_epsilon)
     with on_cpu.cuda(races=True):
