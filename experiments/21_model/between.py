@@ -36,12 +36,17 @@ def shape_of(options) -> Shape:
 
 
 def small_kernel(options, place: Place) -> tuple[str, Callable]:
-    """(glue, function x -> what is multiplied)"""
+    """(glue, function x -> what is multiplied). Fused glue has before a product of a layer's width
+    a norm, before one of another width the gate."""
     if options.glue[-1] == "fused" and options.device == "cuda":
         glue = glue_named("fused")
 
         def fused(x):
-            weight = torch.ones(x.shape[-1], device=place.device, dtype=place.dtype)
+            rows, width = x.shape
+            if width & (width - 1):
+                both = torch.randn(rows, 2 * width, device=place.device, dtype=place.dtype)
+                return lambda: glue.gated(both)
+            weight = torch.ones(width, device=place.device, dtype=place.dtype)
             return lambda: glue.norm(x, weight)
 
         return "fused", fused

@@ -53,8 +53,13 @@ def four_bit(k: int, n: int, place: Place) -> nn.Module:
 
 
 def random_packed(k: int, n: int, device: str) -> nm.PackedWeight:
+    """Of codes 1 to 15, a mean of 8, which stands for 0: with code 0 too all columns would have a
+    mean in common, which every product makes larger, and roundings with it (seen: errors of logits
+    between 1e-4 and 1e-2)."""
     columns = packed_columns(n)
     words = torch.randint(-(2**31), 2**31, (k // 16, 2 * columns), dtype=torch.int32, device=device)
+    zero = ~(words | words >> 1 | words >> 2 | words >> 3) & 0x11111111
+    words |= zero << 3
     scales = random_scales(k, columns, device).half()
     return nm.PackedWeight("marlin", words, scales, 4, GROUP, k, n)
 

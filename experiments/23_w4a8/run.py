@@ -17,6 +17,7 @@ of memory traffic for each number that is quantised.
 
 import argparse
 import itertools
+import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -195,7 +196,7 @@ def measure(args):
     from numba_marlin.bench.timing import GraphTimer, interleave
 
     bench = Bench(Settings(rounds=args.rounds))
-    with rows.Recorder(RESULTS) as out:
+    with rows.Recorder(Path(os.environ.get("OUT", HERE)) / "results.jsonl") as out:
         for problem in cells(args.m, args.shapes, args.groups):
             found = entrants(bench, problem)
             timers = {

@@ -36,6 +36,7 @@ from sanitizer_process import under
 
 from numba_marlin.bench.environment import commit, versions
 from numba_marlin.bench.tables import replace_between
+from numba_marlin.compiler.row_stack import restore_row_stack
 from numba_marlin.judge.judging import Options, judge
 from numba_marlin.judge.launching import Kernel
 from numba_marlin.judge.task import problem
@@ -192,6 +193,7 @@ def launch(path: Path, which: str) -> None:
     """One launch by numba-cuda, of the first case with several of everything."""
     from numba import cuda
 
+    restore_row_stack()
     shown = exhibit(path)
     task = _task(shown, which)
     sizes = {name: size.values()[-1] for name, size in task.sizes.items()}

@@ -1,6 +1,6 @@
 """Probes of sparse products, mma.sp and wgmma.mma_async.sp: every shape and selector, types of each
-family. No GPU has run them yet; what the machine takes for granted (``layout.sparsity``,
-``emulator.tensor.sparsity``) is what they ask.
+family. What was inferred of them (``layout.sparsity``, ``emulator.tensor.sparsity``) is what they
+ask.
 
 - ``integers``    small ones, exact in any order: where metadata and elements lie
 - ``bits``        of integers, any words: the same

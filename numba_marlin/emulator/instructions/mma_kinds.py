@@ -5,14 +5,15 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragme
 and the sections after it.
 
 tf32 is added as in ``tensor_sums``, integers as in ``integer_sums``, fp64 by NumPy. 8-bit floats go
-two ways, neither of them measured:
+two ways:
 
 - sm_89 has an instruction for them: 16 products at a time, cut off as in wgmma ("MMA-Sim", see
-  ``tensor_sums``).
+  ``tensor_sums``; not measured).
 - sm_90 has none. ptxas (13.5, seen in its machine code) makes halves of the factors, multiplies
   those at k % 4 in 0, 1 by one mma of halves with accumulators of 0, those at 2, 3 by a second one
-  that adds to the first, and adds the accumulators to that with an ordinary addition. It is so for
-  sm_100; sm_120, which has an instruction, is treated like them.
+  that adds to the first, and adds the accumulators to that with an ordinary addition (an H200
+  agrees). Of a sparse product these are pairs of stored codes: k % 8 in 0 to 3, and in 4 to 7. It
+  is so for sm_100; sm_120, which has an instruction, is treated like them.
 """
 
 from __future__ import annotations
@@ -136,8 +137,9 @@ def decode(words: np.ndarray, kind: str) -> np.ndarray:
     return nibbles if kind == "u4" else ((nibbles ^ 8).astype(np.int8) - np.int8(8))
 
 
-def add_small_floats(kinds, left, right, c, adder: Adder) -> np.ndarray:
-    """c + left @ right.T of codes [many, rows, k] and [many, columns, k], as the module says."""
+def add_small_floats(kinds, left, right, c, adder: Adder, pair: int) -> np.ndarray:
+    """c + left @ right.T of codes [many, rows, k] and [many, columns, k], as the module says.
+    pair: places of k that two neighbouring codes of left stand for."""
     rows = left.shape[1]
     if adder.small_floats is not None:
         codes = [
@@ -146,10 +148,12 @@ def add_small_floats(kinds, left, right, c, adder: Adder) -> np.ndarray:
         ]
         return add_products("f8", np.concatenate(codes, axis=1), rows, c, adder.small_floats)
     halves = [HALVES[kind][each] for each, kind in zip((left, right), kinds)]
-    factors = np.concatenate(halves, axis=1).reshape(len(left), -1, left.shape[2] // 4, 2, 2)
+    factors = np.concatenate(halves, axis=1).reshape(
+        len(left), -1, left.shape[2] // (2 * pair), 2, pair
+    )
     sums = np.zeros_like(c)
-    for pair in range(2):
-        part = np.ascontiguousarray(factors[:, :, :, pair]).reshape(*factors.shape[:2], -1)
+    for i in range(2):
+        part = np.ascontiguousarray(factors[:, :, :, i]).reshape(*factors.shape[:2], -1)
         sums = add_products("f16", part, rows, sums, adder)
     total = c.astype(np.float64) + sums
     if c.dtype == np.float16:
@@ -190,14 +194,18 @@ def scattered(result, lanes, places, targets) -> None:
         target[lanes.sel] = held[..., i]
 
 
-def product(kinds, left, right, c, adder: Adder, saturated: bool) -> np.ndarray:
+def product(
+    kinds, left, right, c, adder: Adder, saturated: bool, sparse: bool = False
+) -> np.ndarray:
     """c + left @ right.T of decoded elements [many, rows, k] and [many, columns, k], of all types
-    but fp64 and single bits."""
+    but fp64 and single bits. sparse: half of left are the zeros of a sparse one."""
+    if sparse:
+        adder = adder.of_sparse
     if kinds[0] in ("f16", "bf16", "tf32"):
         factors = np.concatenate([left, right], axis=1)
         return add_products(kinds[0], factors, left.shape[1], c, adder)
     if kinds[0] in SMALL:
-        return add_small_floats(kinds, left, right, c, adder)
+        return add_small_floats(kinds, left, right, c, adder, 4 if sparse else 2)
     return add_integers(left, right, c, saturated)
 
 

@@ -97,7 +97,8 @@ def multiply(ins, m, as_warps):
             dense = dense.reshape(-1, 1, depth)
             columns = columns.reshape(-1, COLUMNS, depth)
             before = before.reshape(-1, 1, COLUMNS)
-        result = mma_kinds.product((a_kind, b_kind), dense, columns, before, m.adder, saturated)
+        kinds = a_kind, b_kind
+        result = mma_kinds.product(kinds, dense, columns, before, m.adder, saturated, sparse=True)
         mma_kinds.scattered(result.reshape(-1, ROWS, COLUMNS), lanes, C_PLACES, d)
 
     return step

@@ -1,10 +1,11 @@
 """Sparse operands: a stored A and its metadata become what a dense product would multiply.
 
-A sparse product is taken to be the dense one of A with zeros in its other places: sums are made as
-``tensor_sums`` and ``integer_sums`` say, k in the same groups, of which the zeros are part. That is
-an assumption; no sparse product was measured. What is certain is that only stored elements are
-multiplied (Mishra and others, "Accelerating sparse deep neural networks", 2021, arXiv:2104.08378):
-an infinity or NaN in B that no stored element meets leaves no trace.
+A sparse product is the dense one of A with zeros in its other places, in sums as
+``tensor_sums`` and ``integer_sums`` say, but for one thing: an addition has as many *stored*
+products as a dense one has products, so twice as many places of k (``Adder.of_sparse``). An H200
+agrees bit for bit (experiments/05_hardware). Only stored elements are multiplied (Mishra and
+others, "Accelerating sparse deep neural networks", 2021, arXiv:2104.08378): an infinity or NaN in B
+that no stored element meets leaves no trace.
 
 Metadata are nibbles (``layout.sparsity``). A pair of cells must be two different ones; with
 ``::ordered_metadata`` the lower one first; of tf32 only 0b0100 and 0b1110 mean something. All else

@@ -53,6 +53,15 @@ class Adder:
     result_bits: int = 23
     small_floats: Adder | None = None
 
+    @property
+    def of_sparse(self) -> Adder:
+        """Of a product whose A is sparse and has its zeros (``sparsity``): of as many places of k,
+        half are stored."""
+        small = self.small_floats
+        return replace(
+            self, terms=2 * self.terms, small_floats=None if small is None else small.of_sparse
+        )
+
 
 ADA_SMALL_FLOATS = Adder(16, -10, result_bits=13)
 """of e4m3 and e5m2 in mma.sync on sm_89: published, not measured"""

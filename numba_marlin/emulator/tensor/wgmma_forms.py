@@ -82,9 +82,10 @@ class Form:
         negated: bool,
         saturated: bool,
         adder: Adder,
+        sparse: bool = False,
     ) -> np.ndarray:
         """[rows, columns] like c: c + a @ b.T, or c - a @ b.T; a uint8 [rows, 32] and b uint8
-        [columns, 32], the bytes of rows; or twice as many."""
+        [columns, 32], the bytes of rows; or, of a sparse a with its zeros, twice as many."""
         if self.a == "b1":
             return add_bits(np.unpackbits(a, axis=1), np.unpackbits(b, axis=1), c, "and")
         if self.integer:
@@ -99,6 +100,8 @@ class Form:
             word = np.uint16 if BITS[self.a] == 16 else np.uint32
             left, right = a.view(word), b.view(word)
             kind, sign = self.a, 1 << BITS[self.a] - 1
+        if sparse:
+            adder = adder.of_sparse
         factors = np.concatenate([left ^ left.dtype.type(sign if negated else 0), right])
         return add_products(kind, factors[None], len(left), c[None], adder)[0]
 

@@ -100,11 +100,14 @@ class Shape:
             return self.form.multiply(a, b, c, *signs, adder)
         a = sparsity.expand(a, codes)
         if not sparsity.any_special(self.form.b, self.form.elements(b)):
-            return self.form.multiply(a, b, c, *signs, adder)
+            return self.form.multiply(a, b, c, *signs, adder, sparse=True)
         columns = sparsity.met(b, codes)
         rows = (slice(row, row + 1) for row in range(wgmma.ROWS))
         return np.concatenate(
-            [self.form.multiply(a[row], columns[row][0], c[row], *signs, adder) for row in rows]
+            [
+                self.form.multiply(a[row], columns[row][0], c[row], *signs, adder, sparse=True)
+                for row in rows
+            ]
         )
 
 
