@@ -17,8 +17,9 @@ One, two or four lanes of a quad suffice; where it is one or two, the sparsity s
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma-sp and
 #asynchronous-warpgroup-level-matrix-instructions-wgmma-mma-async-sp: the ISA draws these maps in
 figures. The maps of ``wgmma.mma_async.sp`` are those of CuTe's ``ELayout_64x16``, ``_64x32`` and
-``_64x64``; those of the deeper shapes of ``mma.sp`` are the same, and the shapes of half the depth have their
-first half (inferred from how CUTLASS reorders metadata; an H200 agrees, experiments/05_hardware).
+``_64x64``; those of the deeper shapes of ``mma.sp`` are the same, and the shapes of half the depth
+have their first half (inferred from how CUTLASS reorders metadata; an H200 agrees,
+experiments/05_hardware).
 """
 
 from __future__ import annotations

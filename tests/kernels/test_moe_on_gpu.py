@@ -59,7 +59,10 @@ def is_exact(config):
 def judge(config, m, device):
     few = "batch" in vars(config)
     k = moe_many.k_of(config) if not few else 256
-    n = moe_many.columns_of(config) if not few else 384 if config.gated or not config.ragged else 200
+    if few:
+        n = 384 if config.gated or not config.ragged else 200
+    else:
+        n = moe_many.columns_of(config)
     rng = np.random.default_rng(m)
     ids = ids_of(rng, m, config.experts, config.top_k)
     given = layer(config, ids, n, k, integers=is_exact(config), seed=m)
