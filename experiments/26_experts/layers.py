@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware.devices import device
 from numba_marlin.heuristics import default_config
-from numba_marlin.kernels.experts.choice import MANY_ROWS
 from numba_marlin.kernels.experts.moe_wgmma.choose import row_blocks
 from numba_marlin.problems.experts import ExpertsProblem
 
 LAUNCH_US, READ_BYTES_US, FLOPS_US = 6.0, 4.2e6, 650e6
+WORK_LEADS_FROM = 32  # rows per expert
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def expected_us(problem, touched=None):
     touched = expected_touched(problem) if touched is None else touched
     read, work, sums = touched * expert_bytes(problem) / READ_BYTES_US, 0.0, 0.0
     rows = rows_per_expert(problem)
-    if rows >= MANY_ROWS:
+    if rows >= WORK_LEADS_FROM:
         tile_m = default_config("moe_wgmma", problem, device("H200")).tile_m
         padded = problem.experts * row_blocks(rows, tile_m) * tile_m
         work = 2 * padded * problem.n * problem.k / FLOPS_US

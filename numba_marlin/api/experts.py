@@ -120,8 +120,8 @@ def moe_matmul(
     kernel: "moe" and "moe_wgmma": one persistent launch, ragged over experts (compute capability
         9.0; integers in groups of 32, 64, 128, 256 or all of k, and FP4), the second for many
         tokens (k a multiple of 64, n of 8). "loop": ``matmul`` for one expert after the other, for
-        every format and GPU; it waits until the host knows the routing. None: "moe_wgmma" from 32
-        rows per expert on (a rule from counts, not measured), else "moe", if they take the
+        every format and GPU; it waits until the host knows the routing. None: "moe_wgmma" from 16
+        rows per expert on (where they crossed on an H200), else "moe", if they take the
         problem, else "loop".
     config: the kernel's configuration; default: the choice of ``explain(..., experts=, top_k=)``.
     stream, compiler, workspace: as in ``matmul``.

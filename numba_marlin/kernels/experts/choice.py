@@ -13,10 +13,11 @@ from numba_marlin.kernels.language.choice import (
 )
 from numba_marlin.problems.experts import ExpertsProblem
 
-MANY_ROWS = 32
-"""Of an expert, if the routing is even, from which on the kernel for many leads (counted, **not
-measured**): the one for few then dequantises every weight twice, 16 rows at a time, and the dense
-kernels of both kinds cross at about 16 rows (experiments/18_ladder)."""
+MANY_ROWS = 16
+"""Of an expert, if the routing is even, from which on the kernel for many leads: the one for few
+then dequantises weights of half of the experts twice, 16 rows at a time. Measured on an H200: level
+at 16 rows (0.95 to 1.04), 1.5 to 2.3 times as slow at 8, 1.6 to 2.1 times as fast from 32 on
+(experiments/26_experts)."""
 
 # fields of a problem that a configuration has too, besides its types
 OF_MIXTURE = ("experts", "top_k", "x_of_pairs", "combine", "activation")

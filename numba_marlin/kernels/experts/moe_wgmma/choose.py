@@ -1,55 +1,69 @@
-"""The configuration of ``moe_wgmma`` for a layer, by counts of work: **not measured**.
+"""The configuration of ``moe_wgmma`` for a layer: the tile that takes least, a step of it taken
+to be as long as one of ``wgmma``'s (``wgmma.choose``).
 
-A step of k = 64 takes the tensor cores ``tile_m * tile_n / 64`` cycles (4096 products a cycle and
-SM), and the schedulers what dequantising takes, about ISSUE cycles for 256 columns (168
-instructions of each of eight warps, ``wgmma.tensor``), whatever the rows; the larger counts, and
-BESIDES. Rows that are not there cost as much as others. So a tile that is too high multiplies
-zeros, and one that is too low dequantises weights again for each row block.
+So it was on an H200, but for a factor of 1.1 to 1.27 that gathered rows and falling clocks cost
+(16 to 1,024 rows per expert, tiles of 48, 96 and 128 x 256; experiments/26_experts, 2026-11-28);
+tiles of 32, 80 and 160 to 192 rows are interpolated as there, and were not timed here. Rows that
+are not there cost as much as others. So a tile that is too high multiplies zeros, and one that is
+too low dequantises weights again for each row block.
 
-How many row blocks an expert has is not known when a launch is chosen: the mean is taken over
-experts with 3/4, all and 5/4 of the rows of an even routing.
+How many row blocks an expert has is not known when a launch is chosen: the mean is taken over five
+numbers of rows about that of an even routing, as far apart as chance, and an eighth more, makes
+them (``SPREAD``, in deviations).
 """
 
 from __future__ import annotations
+
+import math
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.experts.choice import MANY_ROWS, check_mixture, configured, of_sums
 from numba_marlin.kernels.experts.moe_wgmma.config import MoeWgmmaConfig
 from numba_marlin.kernels.language.choice import Description
 from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.wgmma.choose import COSTS, Arrangement
+from numba_marlin.kernels.wgmma.config import STAGE_K
 from numba_marlin.problems.experts import ExpertsProblem
 
-TILES = ((48, 256), (64, 256), (96, 256), (128, 256), (128, 128), (192, 128))
+TILES = (
+    *((rows, 256) for rows in (32, 48, 64, 80, 96, 128)),
+    *((rows, 128) for rows in (128, 160, 176, 192)),
+)
 MOST_STAGES = 8
-ISSUE, BESIDES = 336, 60
-SPREAD = (0.75, 1.0, 1.25)
+WARPGROUPS = 2
+SPREAD = (-1.28, -0.52, 0.0, 0.52, 1.28)  # the middles of five equal parts of a normal distribution
+UNEVEN = 1 / 8  # of its rows, what an expert is busier or less busy than others, beside chance
 
 
 def row_blocks(rows: float, tile_m: int) -> float:
     """Of an expert, on average."""
-    return sum(max(1, ceil_div(int(rows * part), tile_m)) for part in SPREAD) / len(SPREAD)
+    deviation = math.hypot(math.sqrt(rows), UNEVEN * rows)
+    found = (max(1, ceil_div(int(rows + part * deviation), tile_m)) for part in SPREAD)
+    return sum(found) / len(SPREAD)
 
 
-def step_cycles(tile_m: int, tile_n: int) -> float:
-    return max(tile_m * tile_n / 64, ISSUE * tile_n / 256) + BESIDES
+def step_us(tile_m: int, tile_n: int) -> float:
+    """Of k = 64."""
+    return COSTS.step_of(Arrangement(tile_m, tile_n, WARPGROUPS, 1, MOST_STAGES))
 
 
-def cycles(rows: float, n: int, tile_m: int, tile_n: int) -> float:
-    """Of an expert's steps of k = 64, each, all tiles together."""
-    return row_blocks(rows, tile_m) * ceil_div(n, tile_n) * step_cycles(tile_m, tile_n)
+def expert_us(rows: float, n: int, k: int, tile_m: int, tile_n: int) -> float:
+    """Of an expert's tiles, on one multiprocessor, in ``wgmma``'s time."""
+    tile = k / STAGE_K * step_us(tile_m, tile_n) + COSTS.whole_tile
+    return row_blocks(rows, tile_m) * ceil_div(n, tile_n) * tile
 
 
 def configurations(problem: ExpertsProblem, device: Device) -> list[MoeWgmmaConfig]:
     """Batch-invariant: whole tiles, whose sums have one order for every height."""
-    rows, n = problem.rows_per_expert, problem.n
-    tile_m, tile_n = min(TILES, key=lambda tile: cycles(rows, n, *tile))
+    rows, n, k = problem.rows_per_expert, problem.n, problem.k
+    tile_m, tile_n = min(TILES, key=lambda tile: expert_us(rows, n, k, *tile))
     found = configured(
         MoeWgmmaConfig,
         problem,
         MOST_STAGES,
         tile_m=tile_m,
         tile_n=tile_n,
-        warpgroups=2,
+        warpgroups=WARPGROUPS,
         split=not problem.batch_invariant,
     )
     return [found]
@@ -62,7 +76,7 @@ def described(problem: ExpertsProblem, config: MoeWgmmaConfig, device: Device) -
     rows, blocks = problem.rows_per_expert, config.grid(problem.m, problem.n, problem.k, device.sms)
     reasons = (
         f"an even routing gives an expert {rows:.3g} row{'s' * (rows != 1)} of x, in tiles of"
-        f" {config.tile_m} x {config.tile_n}: chosen by counted cycles, not measured",
+        f" {config.tile_m} x {config.tile_n}, the least of wgmma's times",
         f"{config.tiles(problem.m, problem.n):,} tiles at most,"
         + (
             f" their steps of k in equal stripes for {blocks[0]} blocks, whatever the routing is"
