@@ -20,8 +20,10 @@ apart in ``words``. A lane therefore reads four columns of its four rows at once
 ``codes`` each), and turns four words into four by transposing their bytes. A quarter of the
 block's 2 t and all its j (8 bits: tile) are lanes of one instruction: the words that it stores lie
 side by side, 64 bytes in each of two places, 128 for 8 bits, sectors of 32 bytes whole. Of
-``codes``, an instruction takes every second word of 4 rows by 64 bytes, the next one the others,
-out of L1. No memory is shared, nothing waits for anything.
+``codes``, an instruction of ``pack`` takes every second word of 4 rows by 64 bytes, the next one
+the others, out of L1. Stores are put together in L2 only, where a sector's halves cost as much as
+two sectors: so a lane of ``unpack`` stores two neighbouring words, one of which is another lane's
+with 4 bits. No memory is shared, nothing waits for anything.
 """
 
 from numba import cuda
@@ -58,12 +60,21 @@ def load_rows(codes, row, column, middle):
 
 
 @cuda.jit(device=True, forceinline=True)
-def store_rows(codes, row, column, rows):
-    """The inverse of ``load_rows``; past n nothing is stored."""
-    first, eighth, second, ninth = rows
+def store_rows(codes, row, column, left, right):
+    """Two words side by side in each of the rows of ``load_rows``; ``column``, that of the left
+    one, is even (n is a multiple of 8: both exist, or none). Past n nothing is stored."""
     if column < codes.shape[1]:
-        codes[row, column], codes[row + 8, column] = first, eighth
-        codes[row + 1, column], codes[row + 9, column] = second, ninth
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row, column)), (left[0], right[0]))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 8, column)), (left[1], right[1]))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 1, column)), (left[2], right[2]))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 9, column)), (left[3], right[3]))
+
+
+@cuda.jit(device=True, forceinline=True)
+def exchanged(left, right, half):
+    """A lane of half 0 gives its right word for the left one of the lane 16 on."""
+    received = ptx.shfl_sync_bfly(right if half == 0 else left, 16)
+    return (left, received) if half == 0 else (received, right)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -114,11 +125,15 @@ def unpack_4(codes, words):
         return
     e, f, g, h = load_packed(words, 128 * block + 64 * half + 4 * t + j, 16)
     a, b, c, d = transposed(e, f, g, h)
-    row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 4 * j + half
-    left = (a & NIBBLES, a >> 4 & NIBBLES, c & NIBBLES, c >> 4 & NIBBLES)
-    right = (b & NIBBLES, b >> 4 & NIBBLES, d & NIBBLES, d >> 4 & NIBBLES)
-    store_rows(codes, row, column, left)
-    store_rows(codes, row, column + 2, right)
+    row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 4 * j + 2 * half
+    # four columns from 4 j + half words on, and from 2 words farther on
+    first = exchanged(a & NIBBLES, b & NIBBLES, half)
+    eighth = exchanged(a >> 4 & NIBBLES, b >> 4 & NIBBLES, half)
+    second = exchanged(c & NIBBLES, d & NIBBLES, half)
+    ninth = exchanged(c >> 4 & NIBBLES, d >> 4 & NIBBLES, half)
+    left = (first[0], eighth[0], second[0], ninth[0])
+    right = (first[1], eighth[1], second[1], ninth[1])
+    store_rows(codes, row, column, left, right)
 
 
 @cuda.jit
@@ -140,7 +155,8 @@ def unpack_8(codes, words):
     t, tile = lane % 4, lane // 4
     if 256 * block >= words.shape[1]:
         return
-    for half in range(2):
-        a, b, c, d = load_packed(words, 256 * block + 128 * half + 8 * t + tile, 32)
-        row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 2 * tile + half
-        store_rows(codes, row, column, transposed(a, b, c, d))
+    place = 256 * block + 8 * t + tile
+    left = load_packed(words, place, 32)
+    right = load_packed(words, place + 128, 32)
+    row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 2 * tile
+    store_rows(codes, row, column, transposed(*left), transposed(*right))
