@@ -383,6 +383,41 @@ def width(_):
     return re.search(r"`lang\.uint(\d+)`", TEXT).groups()
 
 
+def model_steps(**wanted):
+    """Milliseconds of a step, and times fp16, of the newest row of experiment 21 like that."""
+    rows = [
+        row
+        for row in experiment_results.rows("21_model")
+        if all(row.get(name) == value for name, value in wanted.items())
+    ]
+    return rows[-1]["us"] / 1e3, rows[-1].get("speedup")
+
+
+@claim(
+    r"of an 8B Llama takes ([\d.]+) ms at batch (\d+) and ([\d.]+) at (\d+), ([\d.]+) and ([\d.]+)"
+    r" times less"
+)
+def a_step_of_8b(_):
+    common = {"part": "decode", "shape": "8B", "contender": "int4", "glue": "fused"}
+    (one, faster), (more, by) = (model_steps(**common, m=m) for m in (1, 16))
+    return f"{one:.2f}", 1, f"{more:.2f}", 16, f"{faster:.2f}", f"{by:.2f}"
+
+
+@claim(r"\[one of 70B\] ([\d.]+) ms on (one) H200, ([\d.]+) on (two)")
+def a_step_of_70b(_):
+    common = {"part": "seventy", "shape": "70B", "contender": "int4", "glue": "fused", "m": 1}
+    places = {"one": "1 GPU", "two": "2 GPUs, join"}
+    found = {name: model_steps(**common, where=where)[0] for name, where in places.items()}
+    return f"{found['one']:.1f}", "one", f"{found['two']:.1f}", "two"
+
+
+@claim(r"another kernel multiplies, by `wgmma`: from (\d+) on, where the two crossed")
+def many_rows(_):
+    from numba_marlin.kernels.experts.choice import MANY_ROWS
+
+    return (MANY_ROWS,)
+
+
 @pytest.mark.parametrize("pattern", CASES)
 def test_it_is_what_was_found(pattern, monkeypatch):
     found = re.findall(pattern, prose())
