@@ -15,6 +15,7 @@ of the data sheet.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -245,7 +246,8 @@ def measure(args):
         for bits in BITS
         if device.bandwidth_bytes
     }
-    with rows.Recorder(None if args.no_record else RESULTS) as out:
+    results = Path(os.environ.get("OUT", HERE)) / "results.jsonl"
+    with rows.Recorder(None if args.no_record else results) as out:
         for bits in BITS:
             for k, n in SHAPES:
                 times, moved = kernels_of(k, n, bits, args.rounds, device.l2_bytes)
