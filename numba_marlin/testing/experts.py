@@ -29,7 +29,7 @@ from numba_marlin.testing.launches import TARGET, Prepared, rows_apart
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Operands of a product: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
+    """Operands of a launch: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
 
     #: Of a kernel for experts.
     config: Any
@@ -38,16 +38,21 @@ class Layer:
     routing: Routing
     bias: np.ndarray | None
 
+    @property
+    def result(self) -> str:
+        """The type of the rows that the launch leaves."""
+        return "float32" if self.config.combine else self.config.dtype
+
     def bounds(self) -> reference.Bounds:
+        """Of the rows that the launch leaves."""
         found = moe_bounds(
             self.x,
             self.experts,
             self.routing,
             self.bias,
-            combine=self.config.combine,
             method=kernel_of(self.config).method(self.config),
             order="random",
-            out_dtype=self.config.dtype,
+            out_dtype=self.result,
         )
         n = self.experts.n
         if self.config.gated:
@@ -136,7 +141,7 @@ def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=No
     from a row of x to the next, default k."""
     config, routing = given.config, given.routing
     kernel, k = kernel_of(config), given.x.shape[-1]
-    lists = routing_operands(routing, config.combine)
+    lists = routing_operands(routing)
     operands = {
         "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
         "bias": given.bias,

@@ -249,6 +249,9 @@ class KernelDefinition:
     dependent: Callable[[Any], bool] = lambda config: False
     #: Parameters, weights as a rule, that are read before that wait.
     reads_early: tuple[str, ...] = ("b", "scales", "zeros")
+    #: (config) -> the passes behind a launch that make its result what the product asks for:
+    #: (definition, configuration) of each. They multiply nothing, and are on no ladder.
+    behind: Callable[[Any], tuple[tuple[KernelDefinition, Any], ...]] = lambda config: ()
     #: (alpha, beta, inverse of the result's global scale) -> {parameter: float32 array} of the
     #: numbers that a kernel of two operands multiplies its sums by.
     factors: Callable[..., dict[str, Any]] = lambda alpha, beta, inverse: {}
