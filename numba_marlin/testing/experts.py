@@ -58,8 +58,19 @@ class Layer:
         if self.config.gated:
             found = activated_bounds(found, self.config.activation, self.config.dtype)
             n //= 2
-        each = (found.product, found.accumulated, found.rounded)
-        return reference.Bounds(*(array.reshape(-1, n) for array in each))
+        return _as_rows(found, n)
+
+    def bounds_of_sums(self) -> reference.Bounds:
+        """Of the sums over each token's experts, which a pass behind the launch makes of them."""
+        method = kernel_of(self.config).method(self.config)
+        options = {"method": method, "order": "random", "out_dtype": self.config.dtype}
+        operands = (self.x, self.experts, self.routing, self.bias)
+        return _as_rows(moe_bounds(*operands, combine=True, **options), self.experts.n)
+
+
+def _as_rows(found: reference.Bounds, n: int) -> reference.Bounds:
+    each = (found.product, found.accumulated, found.rounded)
+    return reference.Bounds(*(array.reshape(-1, n) for array in each))
 
 
 def scale_dtype_of(config) -> str:
