@@ -108,8 +108,8 @@ def behind(argv: list[str], name: str, config, target: str, line_info: bool) -> 
     """The requests of the passes behind a kernel, which ``run`` compiles after it."""
     device = plan.machine_for(name)
     return [
-        (each.name, its_config, plan.target_for(each, device), False)
-        for each, its_config in registry.find_kernel(name).behind(config)
+        (each.definition.name, each.config, plan.target_for(each.definition, device), False)
+        for each in registry.find_kernel(name).behind(config)
         if argv[0] == "run"
     ]
 

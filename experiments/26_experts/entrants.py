@@ -246,6 +246,23 @@ def launch_summed(cell, rows_of):
     return launch
 
 
+PEERS = {"loop": launch_loop, "grouped": launch_grouped, "humming": launch_humming}
+SUMMED = {"grouped + sum": "grouped", "humming + sum": "humming"}  # of which peer
+
+
+def takes_part(label, cell, launches):
+    """Whether a peer does, ``launches`` being those that do so far."""
+    if label in SUMMED:
+        return cell.problem.combine and SUMMED[label] in launches
+    return cell.problem.activation is None and (label != "loop" or cell.looped)
+
+
+def launch_of_peer(label, cell, launches):
+    if label in SUMMED:
+        return launch_summed(cell, launches[SUMMED[label]])
+    return PEERS[label](cell)
+
+
 def launch_sorted_rows(cell, config):
     """``launch_moe``'s rows, in the order of experts: what peers leave."""
     import numba_marlin as nm

@@ -38,15 +38,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 from entrants import (
     MOST_ROWS,
+    PEERS,
+    SUMMED,
     cell_of,
     check,
-    launch_grouped,
-    launch_humming,
-    launch_loop,
     launch_moe,
+    launch_of_peer,
     launch_sorted_rows,
     launch_summed,
     random_experts,
+    takes_part,
 )
 from layers import (
     MODELS,
@@ -66,8 +67,6 @@ RESULTS = HERE / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 OURS = ("moe", "moe_wgmma")
-PEERS = {"loop": launch_loop, "grouped": launch_grouped, "humming": launch_humming}
-SUMMED = {"grouped + sum": "grouped", "humming + sum": "humming"}  # of which peer
 ENTRANTS = (*OURS, *PEERS, *SUMMED)
 LEAST_ROWS = 8  # of an expert, for moe_wgmma
 # beside the chosen one: batch, warps_n, warps_k, stage_k, stages, resident, blocks_per_sm, whole
@@ -274,19 +273,6 @@ def measure(args):
                 {name: round(us, 1) for name, us in said.items()},
                 flush=True,
             )
-
-
-def takes_part(label, cell, launches):
-    """Whether a peer does, ``launches`` being those that do so far."""
-    if label in SUMMED:
-        return cell.problem.combine and SUMMED[label] in launches
-    return cell.problem.activation is None and (label != "loop" or cell.looped)
-
-
-def launch_of_peer(label, cell, launches):
-    if label in SUMMED:
-        return launch_summed(cell, launches[SUMMED[label]])
-    return PEERS[label](cell)
 
 
 def kernels_of_cells(paths, sources):

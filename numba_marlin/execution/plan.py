@@ -19,6 +19,7 @@ from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.heuristics import Candidate, candidate, has_instructions, kernel_of, rank
+from numba_marlin.kernels.language.definition import Configured
 from numba_marlin.kernels.registry import find_definition, find_kernel, kernels
 from numba_marlin.wording import html_table
 
@@ -96,10 +97,10 @@ class Plan:
         return find_kernel(self.candidate.kernel)
 
     @property
-    def launches(self) -> tuple[tuple[Any, Any], ...]:
-        """(definition, configuration) of the kernel, and of the passes behind it."""
+    def launches(self) -> tuple[Configured, ...]:
+        """The kernel, and the passes behind it."""
         definition, config = self.definition, self.candidate.config
-        return ((definition, config), *definition.behind(config))
+        return (Configured(definition, config), *definition.behind(config))
 
     @property
     def target(self) -> str:
@@ -117,18 +118,14 @@ class Plan:
         chosen = self.candidate
         return compiled_kernel(chosen.kernel, chosen.config, self.target, compiler, problem)
 
-    def compile_behind(self, compiler: str, problem=None) -> tuple[tuple[Any, Any, Any], ...]:
-        """(definition, configuration, CompiledKernel) of the passes behind the kernel."""
-        return tuple(
-            (
-                each,
-                config,
-                compiled_kernel(
-                    each.name, config, target_for(each, self.device), compiler, problem
-                ),
-            )
-            for each, config in self.launches[1:]
-        )
+    def compile_behind(self, compiler: str, problem=None) -> dict[Configured, Any]:
+        """The CompiledKernel of each pass behind the kernel."""
+        found = {}
+        for each in self.launches[1:]:
+            target = target_for(each.definition, self.device)
+            name = each.definition.name
+            found[each] = compiled_kernel(name, each.config, target, compiler, problem)
+        return found
 
     def info(
         self,

@@ -113,10 +113,9 @@ class _Programs:
 def _compiled(product: Product, plan: Plan, compiler: str) -> _Programs:
     """Both before the first is launched: a compiler takes seconds."""
     kernel = plan.compile(compiler, product.problem)
-    behind = [
-        Sum(product.problem, *each) for each in plan.compile_behind(compiler, product.problem)
-    ]
-    return _Programs(kernel, *behind) if behind else _Programs(kernel, None)
+    found = plan.compile_behind(compiler, product.problem)
+    behind = [Sum(product.problem, each, compiled) for each, compiled in found.items()]
+    return _Programs(kernel, *behind or [None])
 
 
 def binding_of(

@@ -13,16 +13,16 @@ import numpy as np
 
 from numba_marlin.execution import gpu, machine
 from numba_marlin.execution.binding import OPERAND, RESULT, Binding, Buffer
+from numba_marlin.kernels.language.definition import Configured
 from numba_marlin.problems.experts import ExpertsProblem
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """The pass for a problem: its definition, configuration and compiled kernel."""
+    """The pass for a problem, and its compiled kernel."""
 
     problem: ExpertsProblem
-    definition: Any
-    config: Any
+    launch: Configured
     compiled: Any
 
     def binding(self, rows: Any = None, weights: Any = None) -> Binding:
@@ -33,9 +33,9 @@ class Sum:
             "weights": Buffer(OPERAND, (m, top_k), "float32", array=weights),
             "c": Buffer(RESULT, *self.problem.result_shapes["c"]),
         }
-        grid = self.definition.grid(self.config, m, n, top_k, 0)
-        sizes = (m, n, top_k, top_k)
-        return Binding(self.definition, self.config, self.compiled, grid, sizes, buffers)
+        definition, config = self.launch.definition, self.launch.config
+        grid, sizes = definition.grid(config, m, n, top_k, 0), (m, n, top_k, top_k)
+        return Binding(definition, config, self.compiled, grid, sizes, buffers)
 
     def on_machine(self, rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
         """(sums [m, n], warp instructions)"""

@@ -194,11 +194,11 @@ def kernels_for(
         try:
             for rows in m or (problem.m,):
                 each = replace(problem, m=rows)
-                launch, _ = launched(each, lambda plain: planned(plain).candidate.kernel)
-                plan = planned(launch)
-                for definition, config in plan.launches:
-                    target = planning.target_for(definition, plan.device)
-                    need = needs[Job(definition.name, config, target, compiler)]
+                first, _ = launched(each, lambda plain: planned(plain).candidate.kernel)
+                plan = planned(first)
+                for launch in plan.launches:
+                    target = planning.target_for(launch.definition, plan.device)
+                    need = needs[Job(launch.definition.name, launch.config, target, compiler)]
                     need.m.add(rows)
                     need.problems.setdefault(problem, each)
                 if device is None:

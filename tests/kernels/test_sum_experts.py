@@ -14,6 +14,7 @@ from numba_marlin.execution.summing import Sum
 from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.experts.sum_experts import AT_ONCE, BLOCK_COLUMNS, PASS, SumConfig
+from numba_marlin.kernels.language.definition import Configured
 from numba_marlin.problems.experts import ExpertsProblem
 from numba_marlin.testing import launches
 from tests.kernels.harness import cases, on_gpu, target_of
@@ -27,7 +28,8 @@ def prepared(rows, weights, dtype="float16", run_on="machine", compiled_by=COMPI
     config = SumConfig(dtype)
     problem = ExpertsProblem(m, n, 64, 64, dtype, experts=top_k, top_k=top_k, combine=True)
     built = compiler.build(PASS, config, target=target_of(run_on), compiler=compiled_by)
-    binding = Sum(problem, PASS, config, built).binding(rows.reshape(-1, n), weights)
+    launch = Configured(PASS, config)
+    binding = Sum(problem, launch, built).binding(rows.reshape(-1, n), weights)
     return launches.Prepared.of(binding)
 
 

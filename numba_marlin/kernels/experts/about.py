@@ -6,7 +6,7 @@ from typing import Any
 
 from numba_marlin.kernels.experts.sum_experts import PASS, SumConfig
 from numba_marlin.kernels.experts.tables import GATED_STEP
-from numba_marlin.kernels.language.definition import TakesExperts
+from numba_marlin.kernels.language.definition import Configured, TakesExperts
 
 TAKES = TakesExperts(
     dtypes=tuple(
@@ -31,6 +31,6 @@ IDS = ((1, 0), (0, 1), (1, 2), (1, 0), (2, 1), (1, 0), (0, 1), (1, 2), (1, 0), (
 UNMEASURED = "no GPU has profiled it: experiments/26_experts times it"
 
 
-def behind(config: Any) -> tuple[tuple[Any, Any], ...]:
+def behind(config: Any) -> tuple[Configured, ...]:
     """The passes that follow a launch (``KernelDefinition.behind``)."""
-    return ((PASS, SumConfig(config.dtype)),) if config.combine else ()
+    return (Configured(PASS, SumConfig(config.dtype)),) if config.combine else ()
