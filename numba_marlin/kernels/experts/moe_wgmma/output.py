@@ -22,6 +22,8 @@ from numba_marlin.kernels.hopper.shared import WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.tuples import numbered_each
 
+PLACE_BYTES = 8 * 4  # of 8 numbers of fp32
+
 
 def output_verbs(lang, config, schedule):
     cuda, ptx = lang.cuda, lang.ptx
@@ -35,8 +37,9 @@ def output_verbs(lang, config, schedule):
 
     # In global memory: what the epilogue reads and writes. column_scales, bias: of one expert
     Result = lang.record("MoeResult", "c column_scales bias partials locks pairs")
-    # of rows of fp32: the lane's first column, which pairs they are, a lane each, and how many
-    Leaving = lang.record("Leaving", "c column pairs rows lane n")
+    # of rows of fp32: the lane's first column, in c and its number, and where rows begin, a lane
+    # each, in units of 8 numbers: 32 bits suffice for 128 GiB
+    Leaving = lang.record("Leaving", "c column places rows lane n")
 
     @lang.device
     def pair_at(result, tile, row):
@@ -131,13 +134,14 @@ def output_verbs(lang, config, schedule):
         def leave_quad(acc, leaving):
             for of_two in range(2):
                 row = leaving.lane % 4 * 2 + (first_row + of_two)
-                pair = ptx.shfl_sync_idx(leaving.pairs[first_row // WARP_LANES], row % WARP_LANES)
-                if row < leaving.rows:
-                    for half in range(2):
-                        column = leaving.column + 8 * half
-                        if column < leaving.n:
-                            address = leaving.c + (uint64(pair) * leaving.n + column) * 4
-                            ptx.st_global_b32(address, ptx.bits_of_f32(acc[2 * half + of_two]))
+                place = ptx.shfl_sync_idx(leaving.places[first_row // WARP_LANES], row % WARP_LANES)
+                address = leaving.c + uint64(place) * PLACE_BYTES
+                for half in range(2):
+                    # one predicate for both: a branch for each takes longer than the stores
+                    rows = leaving.rows if leaving.column + 8 * half < leaving.n else 0
+                    if row < rows:
+                        value = ptx.bits_of_f32(acc[2 * half + of_two])
+                        ptx.st_global_b32(address + 32 * half, value)
 
         return leave_quad
 
@@ -160,9 +164,9 @@ def output_verbs(lang, config, schedule):
             rest(
                 acc[1:],
                 Leaving(
-                    leaving.c,
+                    leaving.c + 16 * 4,
                     leaving.column + 16,
-                    leaving.pairs,
+                    leaving.places,
                     leaving.rows,
                     leaving.lane,
                     leaving.n,
@@ -175,11 +179,12 @@ def output_verbs(lang, config, schedule):
 
     @lang.device
     def scatter_unrounded(acc, shared, result, tile, thread, sizes):
-        pairs = cuda.local.array(groups, uint32)
-        lane, column = thread.lane, first_column(tile, thread)
+        places = cuda.local.array(groups, uint32)
+        lane, column = thread.lane, first_column(tile, thread) + thread.lane // 4
         for i in range(groups):
-            pairs[i] = pair_at(result, tile, lane + WARP_LANES * i)
-        leave_strips(acc, Leaving(result.c, column + lane // 4, pairs, tile.rows, lane, sizes.n))
+            places[i] = pair_at(result, tile, lane + WARP_LANES * i) * (sizes.n // 8)
+        c = result.c + uint64(column) * 4
+        leave_strips(acc, Leaving(c, column, places, tile.rows, lane, sizes.n))
 
     return lang.namespace(
         "output",
