@@ -95,19 +95,30 @@ def requests() -> dict[tuple, list[str]]:
                     f"numba-marlin {shlex.join(argv)} compiles nothing:\n{said.getvalue()}"
                 )
             except Asked as asked:
-                named = found.setdefault(asked.request, [])
-                if shlex.join(argv) not in named:
-                    named.append(shlex.join(argv))
+                for request in (asked.request, *behind(argv, *asked.request)):
+                    named = found.setdefault(request, [])
+                    if shlex.join(argv) not in named:
+                        named.append(shlex.join(argv))
     finally:
         compiler.build, compiler.load = real, real_load
     return found
+
+
+def behind(argv: list[str], name: str, config, target: str, line_info: bool) -> list[tuple]:
+    """The requests of the passes behind a kernel, which ``run`` compiles after it."""
+    device = plan.machine_for(name)
+    return [
+        (each.definition.name, each.config, plan.target_for(each.definition, device), False)
+        for each in registry.find_kernel(name).behind(config)
+        if argv[0] == "run"
+    ]
 
 
 def made() -> tuple[dict[str, Any], dict[str, str]]:
     """The index and {name: PTX}."""
     rows, texts, versions = [], {}, {}
     for (name, config, target, line_info), wanted in requests().items():
-        kernel = registry.find_kernel(name)
+        kernel = registry.find_definition(name)
         compiled = compiler.build(kernel, config, target=target, line_info=line_info)
         if compiled.shipped:
             raise SystemExit("no compiler is installed: pip install -e '.[cu13]'")

@@ -71,7 +71,7 @@ def rows_named():
 
 
 def definition_and_config(row):
-    kernel = registry.find_kernel(row["kernel"])
+    kernel = registry.find_definition(row["kernel"])
     return kernel, kernel.config_type(**row["config"])
 
 

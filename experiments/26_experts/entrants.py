@@ -227,6 +227,55 @@ def launch_humming(cell):
     return launch
 
 
+def launch_summed(cell, rows_of):
+    """What a user of a kernel that leaves sorted rows adds to it: a gather into the order of
+    tokens, and a batched product with the weights, which tensor cores add up in fp32. (Weights in
+    the rows' type, and where each row is, are there already.)"""
+    import torch
+
+    problem = cell.problem
+    lists = [(each.pairs.argsort(), each.weights[:, None]) for each in cell.routings]
+    dtype = rows_of(0).dtype
+    lists = [(order, weights.to(dtype)) for order, weights in lists]
+
+    def launch(index):
+        order, weights = lists[index % len(lists)]
+        rows = rows_of(index).index_select(0, order)
+        return torch.bmm(weights, rows.view(problem.m, problem.top_k, problem.n))[:, 0]
+
+    return launch
+
+
+PEERS = {"loop": launch_loop, "grouped": launch_grouped, "humming": launch_humming}
+SUMMED = {"grouped + sum": "grouped", "humming + sum": "humming"}  # of which peer
+
+
+def takes_part(label, cell, launches):
+    """Whether a peer does, ``launches`` being those that do so far."""
+    if label in SUMMED:
+        return cell.problem.combine and SUMMED[label] in launches
+    return cell.problem.activation is None and (label != "loop" or cell.looped)
+
+
+def launch_of_peer(label, cell, launches):
+    if label in SUMMED:
+        return launch_summed(cell, launches[SUMMED[label]])
+    return PEERS[label](cell)
+
+
+def launch_sorted_rows(cell, config):
+    """``launch_moe``'s rows, in the order of experts: what peers leave."""
+    import numba_marlin as nm
+
+    def launch(index):
+        routing = cell.routing(index)
+        backend = "auto" if cell.x.is_cuda else "emulator"
+        rows = nm.moe_matmul(cell.x, cell.experts, routing, config=config, backend=backend)
+        return rows.reshape(-1, cell.problem.n).index_select(0, routing.pairs)
+
+    return launch
+
+
 def wanted_of(cell, tokens):
     """The result of these tokens, by our dense kernels, a row at a time, in fp32."""
     import torch

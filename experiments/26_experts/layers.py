@@ -59,19 +59,23 @@ def expected_touched(problem):
     return problem.experts * (1 - (1 - problem.top_k / problem.experts) ** problem.m)
 
 
+PASS_US = 2.5  # of a second launch, of which dependent launch hides a part
+
+
 def expected_us(problem, touched=None):
     """Modelled: a launch of 6 us, and the bytes of the experts that are touched at 4.2 TB/s, or,
     from 32 rows per expert on, if that is longer, the products of whole tiles at 650 TFLOP/s, which
-    the dense kernel reaches on a layer's shapes; with ``combine`` every pair's row in fp32 besides,
-    written and read."""
+    the dense kernel reaches on a layer's shapes; with ``combine`` a second launch besides, and
+    every pair's row in fp32, written and read."""
     touched = expected_touched(problem) if touched is None else touched
     read, work, sums = touched * expert_bytes(problem) / READ_BYTES_US, 0.0, 0.0
+    if problem.combine:
+        sums = PASS_US + 2 * 4 * problem.pairs * problem.n / READ_BYTES_US
     rows = rows_per_expert(problem)
     if rows >= WORK_LEADS_FROM:
         tile_m = default_config("moe_wgmma", problem, device("H200")).tile_m
         padded = problem.experts * row_blocks(rows, tile_m) * tile_m
         work = 2 * padded * problem.n * problem.k / FLOPS_US
-        sums = 2 * 4 * problem.pairs * problem.n / READ_BYTES_US if problem.combine else 0.0
     return LAUNCH_US + max(read, work) + sums
 
 

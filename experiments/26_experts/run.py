@@ -12,11 +12,13 @@ and, from 8 rows per expert on, ``moe_wgmma``, one launch of ``nm.moe_matmul`` e
 dense kernels expert by expert, with a gather and a scatter each, as many launches as experts are
 touched (which the host knows here); ``grouped``, ``torch._grouped_mm`` in bf16, and ``humming``
 (PyPI: humming-kernels, INT4), on rows that are sorted already (neither gather nor scatter nor sum).
-The second product, "down", has ``combine`` in ours; the others leave rows. "gate_up silu" has the
-activation in the launch, and no peers. Our results are checked before anything is timed: the same
-bits twice, some tokens against the dense kernels, all against the other kernel. With --sweep other
-configurations run beside. A cell whose rows of ours are there already, of the same sources, is
-skipped unless --again. Rows are appended to results.jsonl (in OUT, or here)
+The second product, "down", has ``combine`` in ours, two launches that are timed together; the
+others leave rows, and ``grouped + sum`` and ``humming + sum`` are what a user makes of theirs, with
+torch: a gather into the order of tokens, and a batched product with the weights. "gate_up silu" has
+the activation in the launch, and no peers. Our results are checked before anything is timed: the
+same bits twice, some tokens against the dense kernels, all against the other kernel. With --sweep
+other configurations run beside. A cell whose rows of ours are there already, of the same sources,
+is skipped unless --again. Rows are appended to results.jsonl (in OUT, or here)
 as soon as they are measured; the newest of a cell counts. Bytes are those of the experts that are
 touched, on average over the routings; "expected" is modelled (``layers.expected_us``).
 """
@@ -36,13 +38,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 from entrants import (
     MOST_ROWS,
+    PEERS,
+    SUMMED,
     cell_of,
     check,
-    launch_grouped,
-    launch_humming,
-    launch_loop,
     launch_moe,
+    launch_of_peer,
+    launch_sorted_rows,
+    launch_summed,
     random_experts,
+    takes_part,
 )
 from layers import (
     MODELS,
@@ -62,8 +67,7 @@ RESULTS = HERE / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 OURS = ("moe", "moe_wgmma")
-PEERS = {"loop": launch_loop, "grouped": launch_grouped, "humming": launch_humming}
-ENTRANTS = (*OURS, *PEERS)
+ENTRANTS = (*OURS, *PEERS, *SUMMED)
 LEAST_ROWS = 8  # of an expert, for moe_wgmma
 # beside the chosen one: batch, warps_n, warps_k, stage_k, stages, resident, blocks_per_sm, whole
 SWEEP = (
@@ -174,7 +178,7 @@ def row_of(name, config, model, product, problem, touched, us, environment):
     from numba_marlin.bench.measure import timed
 
     return {
-        "kernel": name.partition(" ")[0],
+        "kernel": name if name in SUMMED else name.partition(" ")[0],
         "config": None if config is None else asdict(config),
         "kind": "measured",
         **asdict(problem),
@@ -224,11 +228,11 @@ def measure(args):
                 launches[label] = launch_moe(cell, config)
                 _, result = check(cell, launches[label], other)
                 other = result if other is None else other
-            for label, launch_of in PEERS.items() if problem.activation is None else ():
-                if label not in args.entrants or (label == "loop" and not cell.looped):
+            for label in (*PEERS, *SUMMED):
+                if label not in args.entrants or not takes_part(label, cell, launches):
                     continue
                 try:
-                    launches[label] = launch_of(cell)
+                    launches[label] = launch_of_peer(label, cell, launches)
                 except Exception as error:  # of another project's: the cell goes on without it
                     if label == "loop":
                         raise
@@ -239,7 +243,7 @@ def measure(args):
                 try:
                     timers[label] = GraphTimer(launch, 1000.0, least)
                 except Exception as error:
-                    if label not in PEERS or label == "loop":
+                    if label not in (*PEERS, *SUMMED) or label == "loop":
                         raise
                     print(f"  {label}: {type(error).__name__}: {error}", flush=True)
             times = interleave(timers, args.rounds)
@@ -293,12 +297,20 @@ def tiny(args):
 
     generator = torch.Generator().manual_seed(0)
     for model, product, problem in cells(TINY, [1, 27], (*PRODUCTS, "gate_up silu")):
+        if problem.activation is not None and problem.n % 128:
+            continue  # no launch activates them
         experts = random_experts(problem, "cpu", generator)
         cell = cell_of(problem, experts, "cpu", generator)
         errors, other = {}, None
         for name, config in configurations(problem, False).items():
             errors[name], result = check(cell, launch_moe(cell, config), other)
             other = result if other is None else other
+        if problem.combine:
+            rows = replace(problem, combine=False)
+            config = configurations(rows, False)["moe"]
+            errors["rows + sum"], _ = check(
+                cell, launch_summed(cell, launch_sorted_rows(cell, config)), other
+            )
         said = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
         print(f"{model.name} {product} m={problem.m}: ok, of the largest number {said}", flush=True)
 

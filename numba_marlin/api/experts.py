@@ -111,7 +111,7 @@ def moe_matmul(
     bias: [E, n], of x's type, where x is.
     combine: False: the result is [m, top_k, n]. True: [m, n], each token's rows times the routing's
         weights, added up in fp32 in the order of its experts, and rounded once: the same bits on
-        every run.
+        every run. A pass behind the launch does it, which leaves the rows in the workspace.
     activation: as in ``moe_mlp``: the result is [m, top_k, n / 2], activation(gate) * up of the
         product's columns, gate's being before up's; products are rounded to x's type before, and
         the result. Within the launch where the kernel can (n a multiple of 128; in "moe_wgmma" no
@@ -145,8 +145,7 @@ def moe_matmul(
     problem = replace(problem, activation=activation)
     ordinal = _ordinal(view, experts)
     behind = _behind_the_launch(problem, backend, kernel, config, ordinal)
-    if behind or (combine and not routing.complete):
-        # a kernel counts all of a token's experts
+    if behind:
         rows = moe_matmul(
             x,
             experts,
@@ -154,14 +153,14 @@ def moe_matmul(
             bias=bias,
             backend=backend,
             kernel=kernel,
-            config=config if behind else None,
+            config=config,
             stream=stream,
             compiler=compiler,
             workspace=workspace,
             batch_invariant=batch_invariant,
         )
-        y = _activated(rows, activation) if behind else _summed(rows, routing)
-        if behind and thread.last.candidate is not None:
+        y = _activated(rows, activation)
+        if thread.last.candidate is not None:
             thread.last = replace(
                 thread.last, candidate=gated.with_reason(thread.last.candidate, behind)
             )
@@ -328,7 +327,7 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
     on_gpu = backend == "cuda"
     flat = view if len(view.shape) == 2 else arrays.view("x", _flat(view.owner))
     held = routing if on_gpu else routing.on_host()
-    lists = routing_operands(held, problem.combine)
+    lists, behind = routing_operands(held), {"weights": held.weights} if problem.combine else {}
     kept = experts_operands(experts if on_gpu else experts.to(HOST))
     if on_gpu and experts.place != HOST:
         kept = views_on_device("experts", kept)
@@ -346,6 +345,7 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
         {"a": "x"},
         weight=experts,
         kept=kept,
+        behind={name: arrays.view(name, each) for name, each in behind.items()},
         ordinal=ordinal or 0,
     )
 

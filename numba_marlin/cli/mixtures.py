@@ -148,8 +148,9 @@ def quantised(problem, values, method: str = "rtn"):
     return q
 
 
-def judged(y, mixture: Mixture, problem, kernel: str | None, config):
-    """The reference's verdict on y. kernel, config: None for the float64 reference itself."""
+def judged(y, mixture: Mixture, problem, kernel: str | None, config, *, launch: bool = False):
+    """The reference's verdict on y. kernel, config: None for the float64 reference itself. launch:
+    y is what a launch leaves, before a pass behind it."""
     from numba_marlin import reference
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.reference.experts import moe_bounds
@@ -158,10 +159,10 @@ def judged(y, mixture: Mixture, problem, kernel: str | None, config):
         mixture.x,
         mixture.experts,
         mixture.routing,
-        combine=problem.combine,
+        combine=problem.combine and not launch,
         order="random",
         method=None if kernel is None else find_kernel(kernel).method(config),
-        out_dtype=problem.dtype,
+        out_dtype=problem.launch_shapes["c"][1] if launch else problem.dtype,
     )
     parts = (allowed.product, allowed.accumulated, allowed.rounded)
     rows = (each.reshape(-1, problem.n) for each in parts)

@@ -33,7 +33,6 @@ def described(args) -> Described:
         raise ValueError(
             f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: omit it"
         )
-    changes = {} if mixtures.given(args) else dict(demo.trace_changes)
     problem = ExpertsProblem(
         args.m,
         args.n,
@@ -41,7 +40,7 @@ def described(args) -> Described:
         args.group_size or block_rows or GROUP_SIZE,
         bits=bits,
         codes="integer" if block_rows is None else "e2m1",
-        **mixtures.fields(args) | changes,
+        **mixtures.fields(args),
     )
     random = np.random.default_rng(args.seed)
     device = replace(devices.MODEL, sms=args.sms or demo.trace_sms or devices.MODEL.sms)
@@ -56,16 +55,16 @@ def described(args) -> Described:
         made = mixtures.made(problem, random)
 
         def judged(results: dict) -> tuple[int, int]:
-            verdict = mixtures.judged(results["c"], made, problem, args.kernel, chosen.config)
+            given = (made, problem, args.kernel, chosen.config)
+            verdict = mixtures.judged(results["c"], *given, launch=True)
             return verdict.failures, verdict.size
 
         operands = {
             "a": made.x.reshape(-1, problem.k),
             **experts_operands(made.experts),
-            **routing_operands(made.routing, problem.combine),
+            **routing_operands(made.routing),
         }
         routing = {"ids": made.routing.ids.tolist(), "weights": made.routing.weights.tolist()}
         return Quantised(operands, None, judged, about={"routing": routing})
 
-    reasons = (demo.trace_why,) if changes else ()
-    return Described(problem, device, chosen, f"random, seed {args.seed}", quantised, reasons)
+    return Described(problem, device, chosen, f"random, seed {args.seed}", quantised)

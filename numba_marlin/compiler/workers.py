@@ -33,7 +33,7 @@ _PROGRAM = (
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel of the registry, by name, in a configuration, for a target, by a compiler."""
+    """A kernel or pass, by name, in a configuration, for a target, by a compiler."""
 
     kernel: str
     config: object
@@ -205,11 +205,11 @@ def serve() -> None:
 def _answer(job: Job) -> Answer:
     from numba_marlin.compiler.builder import build
     from numba_marlin.compiler.compiled import to_bytes
-    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.kernels.registry import find_definition
 
     start, entry, error = time.perf_counter(), None, None
     try:
-        kernel = find_kernel(job.kernel)
+        kernel = find_definition(job.kernel)
         entry = to_bytes(build(kernel, job.config, job.target, job.compiler, cache=False))
     except Exception as failure:
         error = type(failure).__name__, str(failure)

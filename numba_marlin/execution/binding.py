@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from numba_marlin.formats.floats import float_type
 
 OPERAND, RESULT, PARTIALS, LOCKS = "operand", "result", "partials", "locks"
+ALIGNMENT = 16  # of an array's address
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Buffer:
 class Binding:
     """One launch without addresses. sizes: m, n, k, and the stride of a's rows in elements;
     workspace: (bytes of partial sums, number of locks), (0, 0) for kernels without a reduction
-    between blocks."""
+    between blocks; in_workspace: {parameter: offset} of results of the launch that lie in that
+    memory behind the partial sums, because a pass behind it makes the product's of them. (The PTX
+    machine has memory of its own for each.)"""
 
     definition: Any
     config: Any
@@ -60,6 +63,7 @@ class Binding:
     sizes: tuple[int, int, int, int]
     buffers: dict[str, Buffer]
     workspace: tuple[int, int] = (0, 0)
+    in_workspace: dict[str, int] = field(default_factory=dict)
 
     def arguments(self, addresses: dict[str, int], encode: Callable[[Any, int], bytes]) -> tuple:
         """The kernel's arguments, in order. ``encode(TensorMap, address)`` encodes tensor maps."""
@@ -113,7 +117,7 @@ def bind(
     }
     buffers |= {
         name: Buffer(RESULT, shape, dtype, zero=name in problem.zero_before)
-        for name, (shape, dtype) in problem.result_shapes.items()
+        for name, (shape, dtype) in problem.launch_shapes.items()
     }
     partials_bytes, locks_bytes = definition.workspace_bytes(config, m, n, k, sms) or (0, 0)
     if partials_bytes or locks_bytes:
@@ -124,6 +128,12 @@ def bind(
             "locks": Buffer(LOCKS, (max(1, -(-locks_bytes // 4)),), "int32", zero=True),
         }
         buffers |= {name: each for name, each in scratch.items() if name in told}
+    in_workspace = {}
+    if problem.launch_shapes != problem.result_shapes:
+        for name in problem.launch_shapes:
+            partials_bytes += -partials_bytes % ALIGNMENT
+            in_workspace[name] = partials_bytes
+            partials_bytes += buffers[name].nbytes
     return Binding(
         definition,
         config,
@@ -132,6 +142,7 @@ def bind(
         (m, n, k, k if row_distance is None else row_distance),
         buffers,
         (partials_bytes, locks_bytes // 4),
+        in_workspace,
     )
 
 
@@ -162,10 +173,9 @@ def experts_operands(experts) -> dict[str, Any]:
     return {"b" if name == "qweight" else name: each for name, each in experts.arrays.items()}
 
 
-def routing_operands(routing, combine: bool) -> dict[str, Any]:
+def routing_operands(routing) -> dict[str, Any]:
     """The lists of a ``formats.routing.Routing`` that a kernel reads, {parameter: array}."""
-    found = {"pairs": routing.pairs, "offsets": routing.offsets}
-    return found | ({"weights": routing.weights} if combine else {})
+    return {"pairs": routing.pairs, "offsets": routing.offsets}
 
 
 def activation_operands(x) -> dict[str, Any]:

@@ -66,15 +66,18 @@ def arguments(binding: Binding, addresses: dict[str, int], ordinal: int) -> tupl
 def scratch_addresses(
     binding: Binding, ordinal: int, stream: int, workspace: Workspace | None = None
 ) -> dict[str, int]:
-    """Addresses of partial sums and locks: the caller's workspace, or that of the stream. Empty for
-    a kernel without a workspace."""
+    """Addresses of partial sums and locks, and of results that lie there: the caller's workspace,
+    or that of the stream. Empty for a kernel without a workspace."""
     needs = binding.workspace
     if workspace is not None:
         views = workspace_views(workspace, needs, ordinal)
-        return {name: each.address for name, each in zip(("partials", "locks"), views)}
-    if not any(needs):
+        partials, locks = (each.address for each in views)
+    elif any(needs):
+        partials, locks = scratch.workspace(ordinal, stream, *needs)
+    else:
         return {}
-    return dict(zip(("partials", "locks"), scratch.workspace(ordinal, stream, *needs)))
+    results = {name: partials + offset for name, offset in binding.in_workspace.items()}
+    return {"partials": partials, "locks": locks, **results}
 
 
 def prepare(

@@ -19,7 +19,8 @@ from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.heuristics import Candidate, candidate, has_instructions, kernel_of, rank
-from numba_marlin.kernels.registry import find_kernel, kernels
+from numba_marlin.kernels.language.definition import Configured
+from numba_marlin.kernels.registry import find_definition, find_kernel, kernels
 from numba_marlin.wording import html_table
 
 log = logging.getLogger("numba_marlin")
@@ -96,6 +97,12 @@ class Plan:
         return find_kernel(self.candidate.kernel)
 
     @property
+    def launches(self) -> tuple[Configured, ...]:
+        """The kernel, and the passes behind it."""
+        definition, config = self.definition, self.candidate.config
+        return (Configured(definition, config), *definition.behind(config))
+
+    @property
     def target(self) -> str:
         """The target that the kernel is compiled for."""
         return target_for(self.definition, self.device)
@@ -110,6 +117,15 @@ class Plan:
         now. problem: what needs it, for the log."""
         chosen = self.candidate
         return compiled_kernel(chosen.kernel, chosen.config, self.target, compiler, problem)
+
+    def compile_behind(self, compiler: str, problem=None) -> dict[Configured, Any]:
+        """The CompiledKernel of each pass behind the kernel."""
+        found = {}
+        for each in self.launches[1:]:
+            target = target_for(each.definition, self.device)
+            name = each.definition.name
+            found[each] = compiled_kernel(name, each.config, target, compiler, problem)
+        return found
 
     def info(
         self,
@@ -237,12 +253,12 @@ def held(kernel: str, config: object, target: str, compiler: str) -> _Held:
 
 
 def compiled_kernel(kernel: str, config: object, target: str, compiler: str, problem=None):
-    """The compiled kernel, from memory, from the disk cache, or built now: then the log says what
-    the caller waits for, and how long it took."""
+    """The compiled kernel or pass, from memory, from the disk cache, or built now: then the log
+    says what the caller waits for, and how long it took."""
     place = held(kernel, config, target, compiler)
     with place.lock:
         if place.compiled is None:
-            definition = find_kernel(kernel)
+            definition = find_definition(kernel)
             found = compiler_room.load(definition, config, target, compiler)
             place.compiled = found or _built(definition, config, target, compiler, problem)
     return place.compiled

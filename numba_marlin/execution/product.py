@@ -20,6 +20,7 @@ from numba_marlin.execution.arrays import ArrayView
 from numba_marlin.execution.binding import OPERAND, Binding, Scaling, bind
 from numba_marlin.execution.plan import Plan, RunInfo
 from numba_marlin.execution.scratch import Workspace, workspace_views
+from numba_marlin.execution.summing import Sum
 from numba_marlin.formats.floats import float_type
 from numba_marlin.wording import duration, number
 
@@ -32,7 +33,8 @@ class Product:
 
     inputs: {parameter: array} as given, all on the same device or all on the host. labels: their
     names in messages. weight, kept: the weight object, and its arrays by parameter: NumPy's, which
-    are copied to a device once, or views on the device. ordinal: of the GPU that inputs on the host
+    are copied to a device once, or views on the device. behind: inputs of a pass behind the launch
+    alone, by its parameters, where inputs are. ordinal: of the GPU that inputs on the host
     go to. reference(): {parameter: result} of the float64 reference, rounded.
     scaling: for two block-scaled operands.
     """
@@ -43,17 +45,23 @@ class Product:
     labels: dict[str, str] = field(default_factory=dict)
     weight: object = None
     kept: dict[str, Any] = field(default_factory=dict)
+    behind: dict[str, ArrayView] = field(default_factory=dict)
     scaling: Scaling | None = None
     ordinal: int = 0
 
+    @property
+    def given(self) -> dict[str, ArrayView]:
+        """All inputs, of the launch and of a pass behind it."""
+        return {**self.inputs, **self.behind}
+
     def ready(self, strided: bool = False) -> dict[str, ArrayView]:
-        """The inputs in a form that a kernel can read; copies if necessary. strided: whether the
+        """All inputs in a form that a kernel can read; copies if necessary. strided: whether the
         kernel takes the stride of a's rows."""
         return {
             name: (arrays.rows if strided and name == "a" else arrays.contiguous)(
                 self.labels.get(name, name), view
             )
-            for name, view in self.inputs.items()
+            for name, view in self.given.items()
         }
 
 
@@ -86,12 +94,28 @@ def run(product: Product, plan: Plan, options: Options) -> Outcome:
         start = time.perf_counter()
         results = product.reference()
         return Outcome(results, plan.info(product.problem, time.perf_counter() - start))
-    compiled = plan.compile(options.compiler, product.problem)
+    programs = _compiled(product, plan, options.compiler)
     if plan.backend == "emulator":
-        return _on_machine(product, plan, options, compiled)
+        return _on_machine(product, plan, options, programs)
     if product.inputs["a"].on_host:
-        return _from_host(product, plan, options, compiled)
-    return _on_device(product, plan, options, compiled)
+        return _from_host(product, plan, options, programs)
+    return _on_device(product, plan, options, programs)
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """What runs: the plan's kernel, compiled, and the pass behind it, None if there is none."""
+
+    kernel: Any
+    behind: Sum | None
+
+
+def _compiled(product: Product, plan: Plan, compiler: str) -> _Programs:
+    """Both before the first is launched: a compiler takes seconds."""
+    kernel = plan.compile(compiler, product.problem)
+    found = plan.compile_behind(compiler, product.problem)
+    behind = [Sum(product.problem, each, compiled) for each, compiled in found.items()]
+    return _Programs(kernel, *behind or [None])
 
 
 def binding_of(
@@ -102,7 +126,7 @@ def binding_of(
         plan.definition,
         plan.candidate.config,
         product.problem,
-        {**ready, **product.kept},
+        {**{name: ready[name] for name in product.inputs}, **product.kept},
         sms=plan.device.sms,
         compiled=compiled,
         grid=plan.candidate.grid,
@@ -111,13 +135,13 @@ def binding_of(
     )
 
 
-def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+def _on_machine(product: Product, plan: Plan, options: Options, programs: _Programs) -> Outcome:
     start = time.perf_counter()
     held = {
         name: arrays.contiguous(name, arrays.view(name, arrays.to_host(view, exact=True))).host
-        for name, view in product.inputs.items()
+        for name, view in product.given.items()
     }
-    binding = binding_of(product, plan, compiled, held)
+    binding = binding_of(product, plan, programs.kernel, held)
     given = {}
     if options.workspace is not None:
         views = workspace_views(options.workspace, binding.workspace, None)
@@ -130,13 +154,16 @@ def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Out
         duration(wanted.seconds),
         number(wanted.instructions),
     )
-    instructions = launch.run().instructions
+    instructions, results = launch.run().instructions, launch.results
+    if programs.behind is not None:
+        sums, more = programs.behind.on_machine(results["c"], held["weights"])
+        instructions, results = instructions + more, {"c": sums}
     seconds = time.perf_counter() - start
     info = plan.info(product.problem, seconds, binding.compiled, instructions)
-    return Outcome(launch.results, info)
+    return Outcome(results, info)
 
 
-def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+def _from_host(product: Product, plan: Plan, options: Options, programs: _Programs) -> Outcome:
     """Run host arrays on a GPU: copy to the device, launch, wait, copy back."""
     start, ordinal = time.perf_counter(), product.ordinal
     handle = arrays.stream_handle(options.stream, product.inputs["a"].stream)
@@ -144,14 +171,14 @@ def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outc
         name: arrays.view(
             name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), ordinal)
         )
-        for name, view in product.inputs.items()
+        for name, view in product.given.items()
     }
     results = {
         name: driver.DeviceArray(shape, float_type(dtype), ordinal)
         for name, (shape, dtype) in product.problem.result_shapes.items()
     }
     there = {name: arrays.view(name, each) for name, each in results.items()}
-    prepared = _enqueued(product, plan, options, copies, there, ordinal, handle, compiled)
+    prepared = _enqueued(product, plan, options, copies, there, ordinal, handle, programs)
     driver.synchronize(ordinal, handle)
     seconds = time.perf_counter() - start
     return Outcome(
@@ -160,7 +187,7 @@ def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outc
     )
 
 
-def _on_device(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+def _on_device(product: Product, plan: Plan, options: Options, programs: _Programs) -> Outcome:
     start = time.perf_counter()
     a = product.inputs["a"]
     handle = arrays.stream_handle(options.stream, a.stream)
@@ -168,7 +195,7 @@ def _on_device(product: Product, plan: Plan, options: Options, compiled) -> Outc
     wanted = product.problem.result_shapes
     # The library allocates copies and results in the order of its own stream, and reuses their
     # memory in that order.
-    made = {given.stream for name, given in product.inputs.items() if ready[name] is not given} | (
+    made = {given.stream for name, given in product.given.items() if ready[name] is not given} | (
         {a.stream} if wanted.keys() - options.out.keys() else set()
     )
     crossed = made - {handle}
@@ -182,10 +209,10 @@ def _on_device(product: Product, plan: Plan, options: Options, compiled) -> Outc
         )
         for name, (shape, dtype) in wanted.items()
     }
-    prepared = _enqueued(product, plan, options, ready, results, a.device, handle, compiled)
+    prepared = _enqueued(product, plan, options, ready, results, a.device, handle, programs)
     for stream in crossed:
         driver.follow(a.device, stream, handle)
-    lies_as_given = all(ready[name] is given for name, given in product.inputs.items())
+    lies_as_given = all(ready[name] is given for name, given in product.given.items())
     return Outcome(
         {name: each.owner for name, each in results.items()},
         replace(prepared.info, seconds=time.perf_counter() - start),
@@ -201,11 +228,11 @@ def _enqueued(
     results: dict[str, ArrayView],
     ordinal: int,
     handle: int,
-    compiled,
+    programs: _Programs,
 ) -> gpu.Prepared:
-    """Prepare the launch and enqueue it on the stream."""
+    """Prepare the launch, and enqueue it and the pass behind it on the stream."""
     distance = arrays.row_distance(inputs["a"]) if plan.strided else None
-    binding = binding_of(product, plan, compiled, inputs, distance)
+    binding = binding_of(product, plan, programs.kernel, inputs, distance)
     weights = product.kept
     if any(isinstance(each, np.ndarray) for each in weights.values()):
         weights = gpu.kept_on_device(product.weight, weights, ordinal)
@@ -214,17 +241,19 @@ def _enqueued(
         for name, each in binding.with_role(OPERAND).items()
         if name not in inputs and name not in product.kept
     }
+    left = {name: each.address for name, each in results.items()}  # by the launch
+    if binding.in_workspace:
+        scratch = gpu.scratch_addresses(binding, ordinal, handle, options.workspace)
+        left |= {name: scratch[name] for name in binding.in_workspace}
     for name, buffer in binding.buffers.items():
-        if buffer.zero and name in results:
-            gpu.clear(results[name].address, buffer.nbytes, ordinal, handle)
+        if buffer.zero and name in left:
+            gpu.clear(left[name], buffer.nbytes, ordinal, handle)
     addresses = {
-        name: each.address
-        for held in (inputs, results, weights, numbers)
-        for name, each in held.items()
+        name: each.address for held in (inputs, weights, numbers) for name, each in held.items()
     }
     prepared = gpu.prepare(
         binding,
-        addresses,
+        addresses | left,
         ordinal,
         handle,
         plan.info(product.problem, None, binding.compiled, ordinal=ordinal),
@@ -233,4 +262,8 @@ def _enqueued(
         in_capture=bool(numbers),
     )
     prepared.bound.enqueue()
+    if programs.behind is not None:
+        reads = {name: inputs[name].address for name in product.behind}
+        ends = {"rows": left["c"], "c": results["c"].address}
+        programs.behind.enqueue(reads | ends, ordinal, handle)
     return prepared

@@ -28,7 +28,7 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import plan as planning
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.gated import launched
-from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.kernels.registry import find_definition
 from numba_marlin.wording import html_table
 
 log = logging.getLogger("numba_marlin")
@@ -194,12 +194,13 @@ def kernels_for(
         try:
             for rows in m or (problem.m,):
                 each = replace(problem, m=rows)
-                launch, _ = launched(each, lambda plain: planned(plain).candidate.kernel)
-                plan = planned(launch)
-                chosen = plan.candidate
-                need = needs[Job(chosen.kernel, chosen.config, plan.target, compiler)]
-                need.m.add(rows)
-                need.problems.setdefault(problem, each)
+                first, _ = launched(each, lambda plain: planned(plain).candidate.kernel)
+                plan = planned(first)
+                for launch in plan.launches:
+                    target = planning.target_for(launch.definition, plan.device)
+                    need = needs[Job(launch.definition.name, launch.config, target, compiler)]
+                    need.m.add(rows)
+                    need.problems.setdefault(problem, each)
                 if device is None:
                     place = f"{plan.device.name} ({plan.device.arch}): {plan.reason}"
                     places.setdefault(place, None)
@@ -219,7 +220,7 @@ def _state(job: Job) -> str | None:
 
 
 def _stored(job: Job):
-    return compiler_room.load(find_kernel(job.kernel), job.config, job.target, job.compiler)
+    return compiler_room.load(find_definition(job.kernel), job.config, job.target, job.compiler)
 
 
 def compile_missing(

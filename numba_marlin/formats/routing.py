@@ -81,8 +81,8 @@ class Routing:
         torch = sys.modules["torch"]
         there = (ids >= 0) & (ids < experts)
         if complete:
-            # Every pair is in a list, whatever ids are: the sum over a token's experts counts its
-            # pairs, in memory that the next launch uses too.
+            # Every pair is in a list, whatever ids are: the sum over a token's experts reads all of
+            # its rows, and a row of a pair in no list is not written.
             ids, weights = ids.clamp(0, experts - 1), torch.where(there, weights, 0)
         ids = ids.to(torch.int32).contiguous()
         flat = (ids if complete else torch.where(there, ids, experts)).reshape(-1)

@@ -4,7 +4,8 @@ A kernel is a package with a module ``declare``, or a single module, that export
 KernelDefinition`` under its own name. It lies in this folder, or, with its relatives, in a
 *family*: a package whose ``KIND`` says which kind of problem its kernels take (``problems.KINDS``;
 those in this folder take weights). Folders without either (``language``, ``dequantize``) are what
-kernels share.
+kernels share. A *pass* behind their launches (``KernelDefinition.behind``) is a single module that
+exports ``PASS`` in the same way: it is found by name, and on no ladder.
 
 Reading the folders imports nothing but families' ``__init__``; a kernel's modules are imported when
 it is asked for, and those of a kind when all of that kind are: a product with a weight loads no
@@ -45,9 +46,24 @@ def _modules(package: str) -> dict[str, str]:
         name, suffix = os.path.splitext(each)
         if (folder / each / f"{_DECLARATION}.py").exists():
             found[each] = f"{package}.{each}.{_DECLARATION}"
-        elif suffix == ".py" and "\nKERNEL = " in (folder / each).read_text(encoding="utf-8"):
+        elif suffix == ".py" and _exports(folder / each, "KERNEL"):
             found[name] = f"{package}.{name}"
     return found
+
+
+def _exports(module: Path, name: str) -> bool:
+    return f"\n{name} = " in module.read_text(encoding="utf-8")
+
+
+@functools.cache
+def _passes() -> dict[str, str]:
+    """Name of a pass -> module that exports PASS."""
+    return {
+        Path(each).stem: f"{package}.{Path(each).stem}"
+        for package, _ in _families()
+        for folder, each in _entries(package)
+        if each.endswith(".py") and _exports(folder / each, "PASS")
+    }
 
 
 def _entries(package: str) -> list[tuple[Path, str]]:
@@ -74,6 +90,12 @@ def find_kernel(name: str) -> KernelDefinition:
             f"kernel={name!r} must be one of {', '.join(names())}{did_you_mean(name, names())}"
         )
     return importlib.import_module(module).KERNEL
+
+
+def find_definition(name: str) -> KernelDefinition:
+    """The kernel or pass called ``name``; ValueError as ``find_kernel``."""
+    module = _passes().get(name)
+    return find_kernel(name) if module is None else importlib.import_module(module).PASS
 
 
 @functools.cache

@@ -35,7 +35,8 @@ class ExpertsProblem(WeightProblem):
     top_k: int = 2
     #: Whether A has a row for each pair of a token and an expert, not for each token.
     x_of_pairs: bool = False
-    #: Whether C has a row for each token: its experts' rows times their weights, added up.
+    #: Whether C has a row for each token: its experts' rows times their weights, added up in a pass
+    #: behind the launch, which leaves them in float32.
     combine: bool = False
     #: Whether all of a token's experts are there; if not, rows of the others are 0.
     complete: bool = True
@@ -105,13 +106,16 @@ class ExpertsProblem(WeightProblem):
 
     @property
     def operand_names(self) -> tuple[str, ...]:
-        lists = ("pairs", "offsets", *(("weights",) if self.combine else ()))
-        return (*super().operand_names, *lists)
+        return (*super().operand_names, "pairs", "offsets")
 
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         columns = self.n if self.activation is None else self.n // 2
         return {"c": ((self.m if self.combine else self.pairs, columns), self.dtype)}
+
+    @property
+    def launch_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"c": ((self.pairs, self.n), "float32")} if self.combine else self.result_shapes
 
     @property
     def zero_before(self) -> tuple[str, ...]:

@@ -199,6 +199,10 @@ class BlockProblem:
             "sfd": (form.scales_shape(self.m, self.columns, "128x4"), "uint8"),
         }
 
+    @property
+    def launch_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.result_shapes
+
     def to_dict(self) -> dict[str, Any]:
         """The fields, and what follows from them: bits of a code and the number of elements per
         scale."""

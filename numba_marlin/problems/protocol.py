@@ -71,8 +71,13 @@ class Problem(Protocol):
         """{kernel parameter: (shape, type)} of the outputs; the first one is the result."""
 
     @property
+    def launch_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The same of what the kernel's launch leaves: ``result_shapes``, unless a pass behind it
+        makes the result of that."""
+
+    @property
     def zero_before(self) -> tuple[str, ...]:
-        """Outputs that must be zero before a launch: the kernel does not write all of them."""
+        """Those that must be zero before a launch: the kernel does not write all of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and what follows from them, as values that JSON can hold."""

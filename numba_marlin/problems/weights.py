@@ -145,6 +145,10 @@ class WeightProblem:
         return {"c": ((self.m, self.n), self.dtype)}
 
     @property
+    def launch_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.result_shapes
+
+    @property
     def zero_before(self) -> tuple[str, ...]:
         return ()
 

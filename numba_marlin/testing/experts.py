@@ -29,7 +29,7 @@ from numba_marlin.testing.launches import TARGET, Prepared, rows_apart
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Operands of a product: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
+    """Operands of a launch: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
 
     #: Of a kernel for experts.
     config: Any
@@ -38,23 +38,39 @@ class Layer:
     routing: Routing
     bias: np.ndarray | None
 
+    @property
+    def result(self) -> str:
+        """The type of the rows that the launch leaves."""
+        return "float32" if self.config.combine else self.config.dtype
+
     def bounds(self) -> reference.Bounds:
+        """Of the rows that the launch leaves."""
         found = moe_bounds(
             self.x,
             self.experts,
             self.routing,
             self.bias,
-            combine=self.config.combine,
             method=kernel_of(self.config).method(self.config),
             order="random",
-            out_dtype=self.config.dtype,
+            out_dtype=self.result,
         )
         n = self.experts.n
         if self.config.gated:
             found = activated_bounds(found, self.config.activation, self.config.dtype)
             n //= 2
-        each = (found.product, found.accumulated, found.rounded)
-        return reference.Bounds(*(array.reshape(-1, n) for array in each))
+        return _as_rows(found, n)
+
+    def bounds_of_sums(self) -> reference.Bounds:
+        """Of the sums over each token's experts, which a pass behind the launch makes of them."""
+        method = kernel_of(self.config).method(self.config)
+        options = {"method": method, "order": "random", "out_dtype": self.config.dtype}
+        operands = (self.x, self.experts, self.routing, self.bias)
+        return _as_rows(moe_bounds(*operands, combine=True, **options), self.experts.n)
+
+
+def _as_rows(found: reference.Bounds, n: int) -> reference.Bounds:
+    each = (found.product, found.accumulated, found.rounded)
+    return reference.Bounds(*(array.reshape(-1, n) for array in each))
 
 
 def scale_dtype_of(config) -> str:
@@ -136,7 +152,7 @@ def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=No
     from a row of x to the next, default k."""
     config, routing = given.config, given.routing
     kernel, k = kernel_of(config), given.x.shape[-1]
-    lists = routing_operands(routing, config.combine)
+    lists = routing_operands(routing)
     operands = {
         "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
         "bias": given.bias,

@@ -156,7 +156,7 @@ class SmallExperts(Small):
     def problem(self):
         _, n, k, _ = self.shape
         given = experts.layer(self.config, self.ids, n, k, seed=1, integers=True)
-        expected = round_to(given.bounds().product, self.config.dtype)
+        expected = round_to(given.bounds().product, given.result)
         return functools.partial(experts.prepare, given, sms=self.sms), expected
 
     @property

@@ -68,6 +68,17 @@ def test_explain_lists_those_that_activate_in_their_launch_too():
     assert [each.job.config for each in needed.kernels] == [first.config]
 
 
+def test_the_pass_that_adds_up_a_token_s_rows_is_warmed_up_too():
+    problem = ExpertsProblem(64, 128, 64, 32, experts=4, top_k=2, combine=True)
+    needed = choose(problem, m=(64, 65), device="H200").kernels
+    assert [each.job.kernel for each in needed] == ["moe_wgmma", "sum_experts"]
+    assert needed[-1].m == (64, 65)
+    (rows,) = choose(replace(problem, combine=False), device="H200").kernels
+    assert rows.job.kernel == "moe_wgmma" and not rows.job.config.combine
+    said = nm.explain(64, 128, 64, 32, experts=4, top_k=2, combine=True, device="H200").choice
+    assert any("a pass of its own behind the launch adds up" in each for each in said.reasons)
+
+
 @pytest.mark.thorough
 def test_a_configuration_of_rows_that_are_activated_behind_is_theirs():
     held, problem = experts(K, 96), ExpertsProblem(M, 96, K, 32, experts=E, top_k=2)
@@ -82,9 +93,10 @@ def test_a_configuration_of_rows_that_are_activated_behind_is_theirs():
 @pytest.mark.parametrize(
     "kernel", cases((("moe",), ("moe_wgmma",)), lambda kernel: kernel == "moe")
 )
-def test_ids_of_torch_that_break_the_rules_leave_the_workspace_as_it_was(kernel):
-    """Nobody looks at ids on a device. The counters of a token's experts are the next launch's
-    too: with a pair in no list they would not come back to 0."""
+def test_ids_of_torch_that_break_the_rules_add_nothing_and_leave_locks_as_they_were(kernel):
+    """Nobody looks at ids on a device. Every pair is in a list nevertheless: the sum over a token's
+    experts reads all of its rows, also of those whose weight is 0, and none may be left from the
+    launch before."""
     torch = pytest.importorskip("torch")
     ids = torch.tensor([[0, 0], [-1, 1], [E, 2], [3, 3], [1, -7]])
     weights = torch.from_numpy(ROUTING.weights)

@@ -55,7 +55,7 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
         capsys, "trace", *SMALL, "--config", *CONFIG, "--save", record, "--phase", "experts"
     )
     assert code == 0 and "Which block took which expert's rows" in out
-    assert "Sums over" not in out  # asked for a mixture, and not for sums
+    assert "Rows of a token's experts" in out and "adds them up" not in out  # asked for no sums
     code, out, _ = run(capsys, "trace", "--open", record, "--phase", "experts", "--json")
     assert code == 0 and json.loads(out)["kernel"] == "marlin_moe"
     code, out, _ = run(capsys, "profile", *SMALL, "--device", "H200", "--json")

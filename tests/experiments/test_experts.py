@@ -12,6 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "26_experts"
 ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
 US = {"moe": 100.0, "moe_wgmma": 125.0, "loop": 250.0, "grouped": 300.0, "humming": 200.0}
+SUMMED_US = {"grouped + sum": 320.0, "humming + sum": 215.0}  # of "down"
 CELLS = "| 64 | 7.5 | 100.0 | 125.0 | 250.0 | 300.0 | 200.0 |"
 
 
@@ -34,7 +35,7 @@ def run(tmp_path, monkeypatch):
 def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
     with run.RESULTS.open("w") as out:
         for model, product, problem in run.cells(run.MODELS, [64]):
-            for name, us in US.items():
+            for name, us in (US | (SUMMED_US if problem.combine else {})).items():
                 config = run.configurations(problem, False).get(name)
                 row = run.row_of(
                     name, config, model.name, product, problem, 7.5, [us] * 3, ENVIRONMENT
@@ -44,7 +45,8 @@ def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert page.count(CELLS) == 2 * len(run.MODELS)
     # 7.5 experts of 2880 columns of 1440 bytes and 90 scales each, in 100 us
-    assert f"| gpt-oss-120b down {CELLS} 350 |" in page
+    assert f"| gpt-oss-120b down {CELLS} 320.0 | 215.0 | 350 |" in page
+    assert page.count(f"{CELLS}  |  |") == len(run.MODELS)  # gate_up has no sum
     assert "Not measured yet" not in page
 
 

@@ -1,5 +1,5 @@
 """Contract under test: the kernel ``moe`` multiplies every pair of a token and an expert by the
-expert's weights, whatever the routing is, and adds up a token's experts once and in order.
+expert's weights, whatever the routing is.
 
 Compiling takes longer than the machine does, so configurations are few and have many routings.
 """
@@ -71,7 +71,7 @@ def test_any_number_of_blocks_does(sms):
     "config, seeds", ((DOWN, 8), (moe_many.DOWN, 2)), ids=("few rows", "many rows")
 )
 def test_memory_as_weak_as_the_model_has_it_changes_no_bit(config, seeds):
-    """Rows, counters and locks go from block to block by releases and acquires alone."""
+    """Partial results and locks go from block to block by releases and acquires alone."""
     given_layer = layer(config, ROUTINGS["every expert"], 128, 128)
     wanted = moe.run(given_layer, sms=3)
     for seed in range(seeds):

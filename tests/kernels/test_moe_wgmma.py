@@ -1,6 +1,6 @@
 """Contract under test: the kernel ``moe_wgmma`` multiplies every pair of a token and an expert by
-the expert's weights, whatever the routing is, gathers rows where they lie, activates gate and up,
-and adds up a token's experts once and in order.
+the expert's weights, whatever the routing is, gathers rows where they lie, and activates gate and
+up.
 """
 
 from dataclasses import replace

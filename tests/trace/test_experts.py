@@ -1,5 +1,5 @@
 """Contract under test: the walk of a mixture's experts says which block took which expert's rows,
-what it gathered, and who added up a token's experts, as it was."""
+what it gathered, and who wrote a token's rows, as it was."""
 
 import functools
 import json
@@ -104,21 +104,25 @@ def test_the_tables_say_what_the_routing_and_the_result_say():
     }
     assert listed[3][-1] == "not read"
     c, stores = found.buffer("c"), {}
-    width = 2 * TRIAL.sizes[1]
+    width = 4 * TRIAL.sizes[1]
     for row in np.flatnonzero((found.access_kind == 1) & (found.access_space == 0)):
         for address in found.access_address[row].tolist():
             if c["address"] <= address < c["address"] + c["nbytes"]:
-                token = (address - c["address"]) // width
-                stores.setdefault(token, set()).add(int(found.access_warp[row]) // found.warps)
+                pair = (address - c["address"]) // width
+                stores.setdefault(pair, set()).add(int(found.access_warp[row]) // found.warps)
     took = {expert: numbers(listed[expert][4]) for expert, rows in ROWS.items() if rows}
-    rows = table(found, "Sums over")
-    for token, said, by in rows:
-        assert stores[int(token)] == numbers(by)
-        parts = [re.fullmatch(r"\S+ x expert (\d+) \(blocks? (.*)\)", p) for p in said.split(" + ")]
-        order = [int(part[1]) for part in parts]
-        assert order == given.routing.ids[int(token)].tolist()
-        for part in parts:  # who left a row has read its expert's weights
-            assert numbers(part[2]) <= took[int(part[1])]
+    rows = table(found, "Rows of a token's experts")
+    for token, said in rows:
+        parts = [
+            re.fullmatch(r"(\S+) x expert (\d+) \(blocks? (.*)\)", p) for p in said.split(" + ")
+        ]
+        assert [int(part[2]) for part in parts] == given.routing.ids[int(token)].tolist()
+        weights = given.routing.weights[int(token)]
+        assert [float(part[1]) for part in parts] == pytest.approx(weights, rel=5e-3)
+        for slot, part in enumerate(parts):
+            wrote = numbers(part[3])
+            assert wrote == stores[2 * int(token) + slot]
+            assert wrote <= took[int(part[2])]  # they have read its expert's weights
     assert len(rows) == len(IDS)
 
 
@@ -166,8 +170,9 @@ def test_the_whole_walk_is_shown_and_only_a_mixture_s_has_experts():
 
 
 @pytest.mark.thorough
-def test_rows_that_are_left_have_no_sums():
-    found, _ = recorded(False, False)
-    titles = [part.get("title", "") for part in section(found)["parts"]]
-    assert not any("Sums over" in title for title in titles) and len(titles) == 3
+def test_rows_of_pairs_have_no_weights():
+    found, given = recorded(False, False)
+    for (token, said), ids in zip(table(found, "Rows of a token's experts"), IDS, strict=True):
+        experts_said = re.findall(r"expert (\d+) \(blocks? [\d, -]+\)", said)
+        assert tuple(map(int, experts_said)) == ids and " x " not in said, token
     assert SMALL.combine is False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numba_marlin.kernels.experts.sum_experts import PASS, SumConfig
 from numba_marlin.kernels.experts.tables import GATED_STEP
-from numba_marlin.kernels.language.definition import TakesExperts
+from numba_marlin.kernels.language.definition import Configured, TakesExperts
 
 TAKES = TakesExperts(
     dtypes=tuple(
@@ -26,3 +29,8 @@ DIVISION = (
 # expert 1 has more than a tile's rows, 3 has none, 4 a single one
 IDS = ((1, 0), (0, 1), (1, 2), (1, 0), (2, 1), (1, 0), (0, 1), (1, 2), (1, 0), (1, 4))
 UNMEASURED = "no GPU has profiled it: experiments/26_experts times it"
+
+
+def behind(config: Any) -> tuple[Configured, ...]:
+    """The passes that follow a launch (``KernelDefinition.behind``)."""
+    return (Configured(PASS, SumConfig(config.dtype)),) if config.combine else ()

@@ -51,8 +51,8 @@ def of_sums(problem: ExpertsProblem) -> tuple[str, ...]:
     """What is to be said of what follows the products, a sentence each."""
     if problem.combine:
         return (
-            f"the last of a token's {problem.top_k} experts to come adds up its rows, in their"
-            " order: no launch of its own, and the same bits on every run",
+            f"rows are left in float32; a pass of its own behind the launch adds up a token's"
+            f" {problem.top_k}, in the order of its experts: the same bits on every run",
         )
     if problem.activation is not None:
         return (f"gate and up become {problem.activation} of them before they are written",)

@@ -249,6 +249,9 @@ class KernelDefinition:
     dependent: Callable[[Any], bool] = lambda config: False
     #: Parameters, weights as a rule, that are read before that wait.
     reads_early: tuple[str, ...] = ("b", "scales", "zeros")
+    #: (config) -> the passes behind a launch that make its result what the product asks for. They
+    #: multiply nothing, and are on no ladder.
+    behind: Callable[[Any], tuple[Configured, ...]] = lambda config: ()
     #: (alpha, beta, inverse of the result's global scale) -> {parameter: float32 array} of the
     #: numbers that a kernel of two operands multiplies its sums by.
     factors: Callable[..., dict[str, Any]] = lambda alpha, beta, inverse: {}
@@ -340,6 +343,14 @@ class KernelDefinition:
                 f"kernel {self.name} takes a {self.config_type.__name__}, not"
                 f" {type(config).__name__}: {config!r}"
             )
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A kernel, or a pass behind one, in a configuration."""
+
+    definition: KernelDefinition
+    config: Any
 
 
 class TooMuchSharedMemory(ValueError):

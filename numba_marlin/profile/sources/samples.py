@@ -142,7 +142,7 @@ def of_experts(problem: ExpertsProblem, random: np.random.Generator) -> Sample:
     operands = {
         "a": random.standard_normal((rows, problem.k)).astype(kind),
         **experts_operands(experts),
-        **routing_operands(routing, problem.combine),
+        **routing_operands(routing),
         "bias": random.standard_normal(shape).astype(kind) if problem.bias else None,
     }
     return Sample(problem, operands, None, word_of(experts[0]) if integer else None)

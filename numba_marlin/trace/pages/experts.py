@@ -1,5 +1,5 @@
 """The section of a mixture's experts: which tokens an expert has, which blocks took its rows, what
-a block gathered, and which block added up a token's experts. Of the recorded addresses; which
+a block gathered, and which blocks wrote a token's rows. Of the recorded addresses; which
 expert a token goes to, and with which weight, is from the routing (about["routing"]: ``ids`` and
 ``weights``, a list for each token)."""
 
@@ -46,7 +46,7 @@ class Filling:
 def section(trace: Trace, choice: Choice) -> Section:
     if not trace.of_experts or "routing" not in trace.about:
         return Section(KEY, TITLE, (NO_EXPERTS,))
-    parts = (picture(trace), listed(trace), gathered(trace, choice), added(trace))
+    parts = (picture(trace), listed(trace), gathered(trace, choice), written(trace))
     return Section(KEY, TITLE, NOTES, tuple(part for part in parts if part is not None))
 
 
@@ -232,45 +232,39 @@ def gathered(trace: Trace, choice: Choice) -> Table | None:
     )
 
 
-def added(trace: Trace) -> Table | None:
-    """List the tokens: which blocks left the rows of its experts, and which added them up. None if
-    the kernel leaves the rows."""
-    problem, partials, c = trace.about["problem"], trace.buffer("partials"), trace.buffer("c")
-    if not problem["combine"] or partials is None:
-        return None
-    n, top_k = problem["n"], problem["top_k"]
-    first = partials["address"] + partials["nbytes"] - 4 * problem["m"] * top_k * n
-    left: dict[int, set[int]] = {}
-    summed: dict[int, set[int]] = {}
+def written(trace: Trace) -> Table:
+    """List the tokens: which blocks wrote the rows of its experts."""
+    problem, c = trace.about["problem"], trace.buffer("c")
+    top_k, combine = problem["top_k"], problem["combine"]
+    width, end = c["nbytes"] // (problem["m"] * top_k), c["address"] + c["nbytes"]
+    wrote: dict[int, set[int]] = {}
     for block in trace.header["blocks"]:
         for each in requests(trace, block, ("store",), ("global",)):
             address = each.address[each.active]
-            for start, end, width, held in (
-                (first, partials["address"] + partials["nbytes"], 4 * n, left),
-                (c["address"], c["address"] + c["nbytes"], 2 * n, summed),
-            ):
-                inside = address[(address >= start) & (address < end)]
-                for row in np.unique((inside - start) // width).tolist():
-                    held.setdefault(row, set()).add(block)
+            inside = address[(address >= c["address"]) & (address < end)]
+            for row in np.unique((inside - c["address"]) // width).tolist():
+                wrote.setdefault(row, set()).add(block)
     rows = []
     for token, (ids, weights) in enumerate(zip(*routing(trace))):
         if token == ROWS:
             break
-        parts = " + ".join(
-            f"{weight:.3g} x expert {expert} ({blocks_in_words(left.get(token * top_k + slot))})"
+        parts = (
+            (f"{weight:.3g} x " if combine else "")
+            + f"expert {expert} ({blocks_in_words(wrote.get(token * top_k + slot))})"
             for slot, (expert, weight) in enumerate(zip(ids, weights))
         )
-        by = ranges(sorted(summed.get(token, ())))
-        rows.append((str(token), parts, Cell(by, f"block {by}") if by else "-"))
+        rows.append((str(token), (" + " if combine else "; ").join(parts)))
+    summed = (
+        "In float32. The pass behind the launch multiplies them by these weights and adds them up,"
+        " in this order, whichever was written first: the same bits on every run."
+    )
     return Table(
-        ("token", "its rows, in the order in which they are added", "added up by block"),
+        ("token", "its rows, and the blocks that wrote them"),
         tuple(rows),
-        title="Sums over a token's experts",
+        title="Rows of a token's experts",
         source=RECORDED,
         note=(
-            "In brackets the blocks that left the row, in fp32. Whichever comes last, counted for"
-            " each token and its columns, adds up all of them, in the order of the token's experts:"
-            " the same bits on every run, and nobody waits."
+            (summed if combine else "Each is a row of the result.")
             + (f" The first {ROWS} of {problem['m']} tokens." if problem["m"] > ROWS else "")
         ),
     )

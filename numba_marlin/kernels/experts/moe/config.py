@@ -17,7 +17,7 @@ class MoeConfig(RoutedConfig, DecodeConfig):
     top_k: int = 2
     #: x has a row for each pair of a token and an expert, not for each token
     x_of_pairs: bool = False
-    #: c has a row for each token: the sum over its experts, times their weights; not for each pair
+    #: rows of c are left in fp32, for ``sum_experts`` to add up a token's; else they are rounded
     combine: bool = False
     #: None, or of ``reference.experts.ACTIVATIONS``: c has n / 2 columns, activation(gate) * up
     activation: str | None = None
@@ -59,25 +59,16 @@ class MoeConfig(RoutedConfig, DecodeConfig):
         return (blocks, 1, 1)
 
     @property
-    def owner_warps(self):
-        """Warps that finish columns of a tile: the first of the consumers."""
-        return self.warps_n * self.owners
-
-    @property
     def lock_bytes(self):
         """Of the locks of tiles that a block shares."""
         return 4 * self.consumers
 
     def workspace_bytes(self, m, n, k, sms):
-        """(partial results of shared tiles and, with ``combine`` or ``activation``, each pair's
-        result in fp32; locks: those of shared tiles and, with ``combine``, a counter for each
-        token, tile of columns and owner warp, with ``activation`` for each pair, which may begin a
-        row block, 64 columns of gate and their owner warp)."""
+        """(partial results of shared tiles and, with ``activation``, each pair's result in fp32;
+        locks: those of shared tiles and, with ``activation``, a counter for each pair, which may
+        begin a row block, 64 columns of gate and their owner warp)."""
         partials, locks = super().workspace_bytes(m, n, k, sms)
         if self.gated:
             partials += self.pairs_of(m) * n * 4
             locks += self.pairs_of(m) * (n // GATED_STEP) * self.owners * 4
-        if self.combine:
-            partials += self.pairs_of(m) * n * 4
-            locks += m * ceil_div(n, self.columns) * self.owner_warps * 4
         return partials, locks

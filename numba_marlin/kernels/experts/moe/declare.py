@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from numba_marlin.kernels.experts.about import DIVISION, IDS, TAKES, UNMEASURED
+from numba_marlin.kernels.experts.about import DIVISION, IDS, TAKES, UNMEASURED, behind
 from numba_marlin.kernels.experts.moe import choose
 from numba_marlin.kernels.experts.moe.config import MoeConfig
 from numba_marlin.kernels.experts.moe.kernel import make
@@ -49,7 +49,6 @@ KERNEL = KernelDefinition(
         ("locks", "u64"),
         ("pairs", "u64"),
         ("offsets", "u64"),
-        ("weights", "u64"),
         ("n", "i32"),
         ("k", "i32"),
         ("a_stride", "i32"),
@@ -62,6 +61,7 @@ KERNEL = KernelDefinition(
     blocks_per_sm=lambda config: config.resident,
     dependent=lambda config: True,
     reads_early=(),
+    behind=behind,
     takes=TAKES,
     chooser=choose,
     method=lambda config: (
@@ -108,9 +108,9 @@ KERNEL = KernelDefinition(
             "write": (
                 "pair_of",
                 "scatter",
+                "scatter_unrounded",
                 "leave_rows",
-                "combine",
-                "add_experts",
+                "activate_rows",
                 "scale_columns",
                 "multiply_columns",
                 "add_bias",
@@ -128,11 +128,6 @@ KERNEL = KernelDefinition(
         division=DIVISION,
         demo=Demo(
             trace=(6, 512, 384),
-            trace_changes={"combine": True},
-            trace_why=(
-                "a token's rows are added up, so that all that the kernel does is there: with"
-                " --experts or --top-k they are left as they are, unless --combine is given"
-            ),
             profile=(16, 4096, 2048),
         ),
         unmeasured=UNMEASURED,

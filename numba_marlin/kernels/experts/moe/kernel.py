@@ -9,18 +9,16 @@ and partials, the others of their elements. E experts; a pair is number token * 
 a            [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; rows are ``a_stride`` elements
              apart
 b            packed weights of all experts, int32 [E, k/16, n_packed * bits/2], in decode's order
-c            [pairs, n] of ``dtype``; with ``combine`` [m, n], c[token] = sum over its slots of
-             weights[token, slot] * (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that
-             are in no expert's list are not written. With ``activation`` [pairs, n / 2],
-             activation(gate) * up, gate's columns being before up's
+c            [pairs, n] of ``dtype``; with ``combine`` in fp32, not rounded, for ``sum_experts``.
+             Rows of pairs that are in no expert's list are not written. With ``activation``
+             [pairs, n / 2], activation(gate) * up, gate's columns being before up's
 scales       [E, ...]: of each expert as in ``decode``; so zeros, and factors [E, n_packed] of FP4
 bias         [E, n] of ``dtype``
-partials     workspace, fp32: partial results of tiles that blocks share, then, with ``combine``
-             or ``activation``, [pairs, n]
-locks        workspace, int32, zero before and after: of shared tiles, then, with ``combine`` or
-             ``activation``, counters
+partials     workspace, fp32: partial results of tiles that blocks share, then, with
+             ``activation``, [pairs, n]
+locks        workspace, int32, zero before and after: of shared tiles, then, with ``activation``,
+             counters
 pairs        int32, sorted by expert; offsets: int32 [E + 1], where each expert's pairs begin
-weights      fp32 [m, top_k], with ``combine``
 n, k         int32; n a multiple of 8, with ``activation`` of 128; k of 16. How many rows there
              are offsets[E] says
 a_stride     int32
@@ -32,15 +30,15 @@ All memory may be written by the launch before, the routing too: nothing is read
 promotion, stream-K's partial results and tails are those of ``decode``, word for word: its docs say
 what they are. A tile belongs to one expert: its rows of x are gathered by the producer where they
 lie (``load``: a bulk copy per row and stage, no sorted copy of x, no padding in memory), its
-weights are at e times the bytes of one expert's, and its rows of C are scattered, activated, or
-added up over the experts of a token (``output``). Tiles of all experts, in a row, are cut into
+weights are at e times the bytes of one expert's, and its rows of C are scattered or activated
+(``output``). Tiles of all experts, in a row, are cut into
 equal stripes, so that every SM reads the same bytes however uneven the routing is; how many tiles
 there are each block finds out for itself (``schedule``), so that the host never waits for the
 routing, and a CUDA graph captures a launch for every routing.
 
 **Reductions, and their order.** Those of decode within a tile. The order depends on where stripes
 cut the tile, so on the whole routing: the same input gives the same bits. With ``whole`` it depends
-on k only. With ``combine`` the sum over experts is in the order of a token's slots.
+on k only.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -66,7 +64,7 @@ def make(lang, config):
     Thread = lang.record("Thread", "warp_n warp_k lane warp")
     Shared = lang.record("Shared", "base barriers")
     # In global memory: what the epilogue reads and writes
-    Epilogue = lang.record("MoeEpilogue", "c column_factors bias partials locks pairs weights")
+    Epilogue = lang.record("MoeEpilogue", "c column_factors bias partials locks pairs")
 
     @lang.device
     def finish_tile(acc, own_pair, epilogue, exchange, item, sharers, thread, sizes):
@@ -150,7 +148,6 @@ def make(lang, config):
         locks,
         pairs,
         offsets,
-        weights,
         n,
         k,
         a_stride,
@@ -176,7 +173,7 @@ def make(lang, config):
         else:
             thread = Thread(warp % cfg.warps_n, warp // cfg.warps_n, lane, warp)
             column_factors = factors if cfg.block_scaled else scales
-            epilogue = Epilogue(c, column_factors, bias, partials, locks, pairs, weights)
+            epilogue = Epilogue(c, column_factors, bias, partials, locks, pairs)
             consume(epilogue, shared, stripe, thread, sizes)
 
     return moe

@@ -24,7 +24,7 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
     top_k: int = 2
     #: x has a row for each pair of a token and an expert, not for each token
     x_of_pairs: bool = False
-    #: c has a row for each token: the sum over its experts, times their weights; not for each pair
+    #: rows of c are left in fp32, for ``sum_experts`` to add up a token's; else they are rounded
     combine: bool = False
     #: None, or of ``reference.experts.ACTIVATIONS``: c has n / 2 columns, activation(gate) * up
     activation: str | None = None
@@ -115,11 +115,6 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
         return 16 * self.strips
 
     @property
-    def owner_warps(self):
-        """Warps that finish columns of a tile."""
-        return 4 * self.warpgroups
-
-    @property
     def lock_bytes(self):
         """Of the locks of tiles that stripes share, per block: fewer tiles than blocks."""
         return 4 * self.warpgroups
@@ -147,14 +142,8 @@ class MoeWgmmaConfig(RoutedConfig, WgmmaConfig):
         return (min(sms, self.steps(m, n, k) if self.split else self.tiles(m, n)), 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """(partial results of shared tiles and, with ``combine``, each pair's result in fp32;
-        locks: those of shared tiles and, with ``combine``, a counter for each token, tile of
-        columns and warp)."""
-        blocks = self.grid(m, n, k, sms)[0]
-        if not (self.split or self.combine):
+        """(partial results, locks) of shared tiles."""
+        if not self.split:
             return 0, 0
-        partials, locks = 2 * blocks * self.partial_bytes, blocks * self.lock_bytes
-        if self.combine:
-            partials += self.pairs_of(m) * n * 4
-            locks += m * ceil_div(n, self.tile_n) * self.owner_warps * 4
-        return partials, locks
+        blocks = self.grid(m, n, k, sms)[0]
+        return 2 * blocks * self.partial_bytes, blocks * self.lock_bytes

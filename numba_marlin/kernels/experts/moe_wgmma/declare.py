@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from numba_marlin.kernels.experts.about import DIVISION, IDS, TAKES, UNMEASURED
+from numba_marlin.kernels.experts.about import DIVISION, IDS, TAKES, UNMEASURED, behind
 from numba_marlin.kernels.experts.moe_wgmma import choose
 from numba_marlin.kernels.experts.moe_wgmma.config import MoeWgmmaConfig
 from numba_marlin.kernels.experts.moe_wgmma.kernel import make, tensor_maps
@@ -45,7 +45,6 @@ KERNEL = KernelDefinition(
         ("locks", "u64"),
         ("pairs", "u64"),
         ("offsets", "u64"),
-        ("weights", "u64"),
         ("n", "i32"),
         ("k", "i32"),
         ("a_stride", "i32"),
@@ -59,6 +58,7 @@ KERNEL = KernelDefinition(
     blocks_per_sm=lambda config: 1,
     dependent=lambda config: True,
     reads_early=(),
+    behind=behind,
     takes=replace(
         TAKES,
         dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")),
@@ -87,7 +87,7 @@ KERNEL = KernelDefinition(
             ),
             "multiply": ("multiply_steps", "multiply_scale_groups"),
             "reduce_grid": ("combine_stripes",),
-            "write": ("find_pairs", "scatter", "activate", "combine", "add_experts"),
+            "write": ("find_pairs", "scatter", "scatter_unrounded", "activate"),
         },
         roles={
             "gather and copy": ("produce", "find_rows", "gather_x"),
@@ -102,11 +102,6 @@ KERNEL = KernelDefinition(
         division=DIVISION,
         demo=Demo(
             trace=(24, 256, 384),
-            trace_changes={"combine": True},
-            trace_why=(
-                "a token's rows are added up, so that all that the kernel does is there: with"
-                " --experts or --top-k they are left as they are, unless --combine is given"
-            ),
             profile=(256, 4096, 2048),
         ),
         unmeasured=UNMEASURED,

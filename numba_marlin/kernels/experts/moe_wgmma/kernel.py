@@ -9,18 +9,14 @@ a            address of [m, k] of ``dtype``, or [pairs, k] with ``x_of_pairs``; 
              16 bytes
 b_map, s_map, z_map   tensor maps (``tensor_maps``) of all experts' weights, scales and zero
              points, one expert's rows behind the other's; each as in ``wgmma``
-c            address of [pairs, n] of ``dtype``; with ``activation`` [pairs, n / 2],
-             activation(gate) * up; with ``combine`` [m, n], c[token] = sum over its slots of
-             weights[token, slot] * (A[pair] @ W[e] + bias[e]), rounded once. Rows of pairs that are
-             in no expert's list are not written
+c            address of [pairs, n] of ``dtype``; with ``combine`` in fp32, not rounded, for
+             ``sum_experts``; with ``activation`` [pairs, n / 2], activation(gate) * up. Rows of
+             pairs that are in no expert's list are not written
 scales       address of the same scales, if there is one per column; factors, bias: [E, ...], each
              of an expert as in ``wgmma``
-partials     workspace, fp32: partial results of tiles that blocks share, then, with ``combine``,
-             [pairs, n]
-locks        workspace, int32, zero before and after: of shared tiles, then, with ``combine``,
-             counters of tokens
+partials     workspace, fp32: partial results of tiles that blocks share
+locks        workspace, int32, zero before and after: of the same tiles
 pairs        int32, sorted by expert; offsets: int32 [E + 1], where each expert's pairs begin
-weights      fp32 [m, top_k], with ``combine``
 n, k, a_stride   int32; n a multiple of 8, with ``activation`` of 128: gate's columns, then up's; k
              a multiple of 64. How many rows there are offsets[E] says
 
@@ -34,11 +30,11 @@ belongs to one expert: which, and how many rows it has, each block finds out fro
 (``schedule``), so that the host never waits and a CUDA graph captures a launch for every routing.
 Rows of x are gathered where they lie, by all threads of the producer (``load``), so a stage's full
 mbarrier waits for 128 more arrivals, and a consumer fences the asynchronous proxy behind it. Rows
-of C are scattered, activated, or added up over the experts of a token (``output``).
+of C are scattered, rounded or not, or activated (``output``).
 
 **Reductions, and their order.** Within a tile those of ``wgmma``. With ``split`` the order depends
 on where stripes cut the tile, so on the whole routing: the same input gives the same bits. Without,
-it depends on k only. With ``combine`` the sum over experts is in the order of a token's slots.
+it depends on k only.
 
 **Rows that are not there** are multiplied all the same, with zeros: a short row block costs as much
 as a whole one. ``choose`` weighs the height of tiles.
@@ -90,7 +86,6 @@ def make(lang, config):
             result.partials,
             result.locks,
             result.pairs,
-            result.weights,
         )
 
     @lang.device
@@ -122,7 +117,6 @@ def make(lang, config):
         locks,
         pairs,
         offsets,
-        weights,
         n,
         k,
         a_stride,
@@ -151,7 +145,7 @@ def make(lang, config):
             if moves_registers:
                 take_registers()
             column_scales = factors if cfg.block_scaled else scales
-            result = output.Result(c, column_scales, bias, partials, locks, pairs, weights)
+            result = output.Result(c, column_scales, bias, partials, locks, pairs)
             consume(shared, result, plan, sizes)
 
     return moe_wgmma

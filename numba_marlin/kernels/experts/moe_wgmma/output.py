@@ -8,15 +8,13 @@ which a complete tile leaves:
   columns; then 16 bytes a lane to c [pairs, n], row ``pair``.
 - ``activate``: the same with gate and up laid down by two warps of a warpgroup, ``half_panels``
   apart; both then read both, every other row, and store activation(gate) * up to c [pairs, n / 2].
-- ``combine``: fp32, from the accumulators to ``sums``, to be added up by who comes last
-  (``experts.sums``).
+- ``scatter_unrounded``, with ``combine``: fp32, from accumulators to c [pairs, n], row ``pair``.
 
 A *turn*: rows that a warp's lanes store together, 16 bytes each.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES, WARP_LANES
 from numba_marlin.kernels.experts.activation import activation_verbs
-from numba_marlin.kernels.experts.sums import sum_verbs
 from numba_marlin.kernels.experts.tables import WORD_BYTES
 from numba_marlin.kernels.hopper import output as hopper
 from numba_marlin.kernels.hopper.output import FIRST_BARRIER
@@ -24,7 +22,7 @@ from numba_marlin.kernels.hopper.shared import WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.tuples import numbered_each
 
-MOST_SUMMED, VALUES_IN_FLIGHT = 8, 32  # tokens, and numbers of them, that a lane asks for at a time
+PLACE_BYTES = 8 * 4  # of 8 numbers of fp32
 
 
 def output_verbs(lang, config, schedule):
@@ -36,14 +34,12 @@ def output_verbs(lang, config, schedule):
     rows_per_turn = WARP_LANES // chunks
     turns = config.tile_m // rows_per_turn
     groups = ceil_div(config.tile_m, WARP_LANES)  # of rows, one for each lane
-    lane_turns = ceil_div(config.warp_columns, WARP_LANES)
-    at_once = max(1, min(MOST_SUMMED, VALUES_IN_FLIGHT // (config.top_k * lane_turns)))
-    sums = sum_verbs(lang, config, config.warp_columns, at_once)
 
     # In global memory: what the epilogue reads and writes. column_scales, bias: of one expert
-    Result = lang.record("MoeResult", "c column_scales bias partials locks pairs weights")
-    # of a row of fp32: where it begins in ``sums``, and which lane asks for which pair
-    Leaving = lang.record("Leaving", "sums column pairs rows lane n")
+    Result = lang.record("MoeResult", "c column_scales bias partials locks pairs")
+    # of rows of fp32: the lane's first column, in c and its number, and where rows begin, a lane
+    # each, in units of 8 numbers: 32 bits suffice for 128 GiB
+    Leaving = lang.record("Leaving", "c column places rows lane n")
 
     @lang.device
     def pair_at(result, tile, row):
@@ -138,13 +134,14 @@ def output_verbs(lang, config, schedule):
         def leave_quad(acc, leaving):
             for of_two in range(2):
                 row = leaving.lane % 4 * 2 + (first_row + of_two)
-                pair = ptx.shfl_sync_idx(leaving.pairs[first_row // WARP_LANES], row % WARP_LANES)
-                if row < leaving.rows:
-                    for half in range(2):
-                        column = leaving.column + 8 * half
-                        if column < leaving.n:
-                            address = leaving.sums + (uint64(pair) * leaving.n + column) * 4
-                            ptx.st_global_b32(address, ptx.bits_of_f32(acc[2 * half + of_two]))
+                place = ptx.shfl_sync_idx(leaving.places[first_row // WARP_LANES], row % WARP_LANES)
+                address = leaving.c + uint64(place) * PLACE_BYTES
+                for half in range(2):
+                    # one predicate for both: a branch for each takes longer than the stores
+                    rows = leaving.rows if leaving.column + 8 * half < leaving.n else 0
+                    if row < rows:
+                        value = ptx.bits_of_f32(acc[2 * half + of_two])
+                        ptx.st_global_b32(address + 32 * half, value)
 
         return leave_quad
 
@@ -167,9 +164,9 @@ def output_verbs(lang, config, schedule):
             rest(
                 acc[1:],
                 Leaving(
-                    leaving.sums,
+                    leaving.c + 16 * 4,
                     leaving.column + 16,
-                    leaving.pairs,
+                    leaving.places,
                     leaving.rows,
                     leaving.lane,
                     leaving.n,
@@ -181,72 +178,20 @@ def output_verbs(lang, config, schedule):
     leave_strips = leave_from(config.strips)
 
     @lang.device
-    def rank_of(last, lane):
-        """How many lanes up to this one, it included, have ``last`` = 1."""
-        through = last
-        for i in range(5):
-            other = ptx.shfl_sync_idx(through, (lane - (1 << i)) % WARP_LANES)
-            if lane >= 1 << i:
-                through += other
-        return through
-
-    @lang.device
-    def of_one(value, chosen):
-        """The value of the lane that is chosen, for all; 0 if none is."""
-        found = value if chosen else 0
-        for i in range(5):
-            found |= ptx.shfl_sync_bfly(found, 1 << i)
-        return found
-
-    @lang.device
-    def add_last(result, token, last, column, lane, n):
-        """Tokens that lanes found complete, some at a time."""
-        tokens = cuda.local.array(at_once, uint32)
-        rank = rank_of(last, lane)
-        count, done = ptx.shfl_sync_idx(rank, WARP_LANES - 1), 0
-        while done < count:
-            for i in range(at_once):
-                tokens[i] = of_one(token, last == 1 and rank == done + (i + 1))
-            sums.add_experts(result, tokens, count - done, column, lane, n)
-            done += at_once
-
-    @lang.device
-    def combine(acc, shared, result, tile, thread, sizes):
-        pairs = cuda.local.array(groups, uint32)
-        lane, column = thread.lane, first_column(tile, thread)
+    def scatter_unrounded(acc, shared, result, tile, thread, sizes):
+        places = cuda.local.array(groups, uint32)
+        lane, column = thread.lane, first_column(tile, thread) + thread.lane // 4
         for i in range(groups):
-            pairs[i] = pair_at(result, tile, lane + WARP_LANES * i)
-        sums_at = sums.sums_of(result)
-        leave_strips(acc, Leaving(sums_at, column + lane // 4, pairs, tile.rows, lane, sizes.n))
-        # Orders all lanes' rows before the lanes' atomics, whose release publishes them.
-        ptx.bar_warp_sync(ALL_LANES)
-        n_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
-        warp = thread.warpgroup * 4 + thread.number // 32
-        part = tile.column_first // cfg.tile_n * cfg.owner_warps + warp
-        # of the lane's row of each 32, a bit: it is its token's last. (Pairs are looked up again:
-        # these loops are not unrolled, and an array with a variable index is no registers.)
-        last, first = 0, 0
-        while first < tile.rows:
-            if first + lane < tile.rows:
-                pair = pair_at(result, tile, first + lane)
-                if sums.count_in(result, pair, part, n_tiles * cfg.owner_warps):
-                    last |= 1 << first // WARP_LANES
-            first += WARP_LANES
-        # Orders the lanes' acquires before all lanes' reads of what other blocks have left.
-        ptx.bar_warp_sync(ALL_LANES)
-        first = 0
-        while first < tile.rows:
-            token = pair_at(result, tile, first + lane) // cfg.top_k
-            add_last(result, token, last & 1, column, lane, sizes.n)
-            last >>= 1
-            first += WARP_LANES
+            places[i] = pair_at(result, tile, lane + WARP_LANES * i) * (sizes.n // 8)
+        c = result.c + uint64(column) * 4
+        leave_strips(acc, Leaving(c, column, places, tile.rows, lane, sizes.n))
 
     return lang.namespace(
         "output",
         Result=Result,
         combine=of_tile.combine,
         finish_columns=of_tile.finish_columns,
-        write=combine if config.combine else activate if config.gated else scatter,
+        write=(scatter_unrounded if config.combine else activate if config.gated else scatter),
     )
 
 
