@@ -329,8 +329,11 @@ VIEWS = (
     ),
     (
         "gathered",
-        "... whose rows a block gathered, and who added up a token's experts",
-        "one bulk copy a row and stage, from where the token's row lies; sums in a fixed order",
+        "... whose rows a block gathered, and who wrote a token's rows",
+        (
+            "one bulk copy a row and stage, from where the token's row lies; of each token, which"
+            " block wrote which expert's row"
+        ),
         ("--kernel", "moe"),
         "experts",
         0,

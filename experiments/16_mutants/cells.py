@@ -393,6 +393,6 @@ WAITING = (
     "wgmma_fp8, groups of 128",
     "wgmma_fp8, a scale per column",
     "wgmma_fp8, two warpgroups in turns",
-    "moe, sums over a token's experts",
+    "moe, rows for a sum",
     "moe, rows of pairs",
 )

@@ -115,6 +115,6 @@ def of_activations(config_type):
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
-    Smalls("moe, sums over a token's experts", SmallExperts, DOWN, OF_EXPERTS),
+    Smalls("moe, rows for a sum", SmallExperts, DOWN, OF_EXPERTS),
     Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
 )

@@ -108,7 +108,7 @@ SAMPLE = {
         "barrier bar.warp.sync /1/",
         "arrival expects",
     ),
-    "moe, sums over a token's experts": (
+    "moe, rows for a sum": (
         "fence mbarrier_init",
         "wait griddepcontrol",
         "wait try_wait /2/",
@@ -116,12 +116,12 @@ SAMPLE = {
         "phase xor",
         "barrier bar.sync /0/",
         "barrier bar.sync /2/",
-        "barrier bar.warp.sync /5/",
-        "barrier bar.warp.sync /6/",
-        "order /1/ relaxed",
-        "order /1/ acquire",
-        "order /1/ release",
-        "scope atom /1/",
+        "barrier bar.warp.sync /3/",
+        "barrier bar.warp.sync /4/",
+        "order /0/ relaxed",
+        "order /0/ acquire",
+        "order /0/ release",
+        "scope atom /0/",
     ),
     "wgmma, tiles in two parts": (
         "barrier bar.sync/1/",

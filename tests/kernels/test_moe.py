@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from numba_marlin import compiler, testing
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import Schedule
+from numba_marlin.emulator.errors import MachineError
 from numba_marlin.emulator.scheduling.schedules import WEAK
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe import KERNEL as MOE
+from numba_marlin.mutation.mutants import mutants
 from numba_marlin.testing.experts import ids_of, layer
 from numba_marlin.testing.launches import TARGET
 from tests.kernels import moe, moe_many
@@ -106,6 +108,35 @@ def test_no_schedule_finds_a_race_or_changes_a_bit(config, routing, thorough):
         assert np.array_equal(moe.run(given_layer, seed=schedule, races=True), wanted)
 
     holds()
+
+
+# Of the counter of a gate's and an up's rows, behind that of shared tiles: atomics, and barriers of
+# a warp, by their number in the kernel.
+GUARDS = [("barrier", 5, "deleted"), ("barrier", 6, "deleted"), ("scope", 1, "gpu -> cta")]
+GUARDS += [("order", 1, f"acq_rel -> {order}") for order in ("relaxed", "acquire", "release")]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind, number, change", GUARDS)
+def test_without_a_guard_of_gate_and_up_it_is_noticed(kind, number, change):
+    """They are in different tiles here, of different blocks."""
+    config = CONFIGURATIONS["silu"]
+    found = mutants(compiler.build(MOE, config, target=TARGET).ptx)
+    opcodes = {"barrier": "bar.warp.sync"}
+    (mutant,) = (
+        each
+        for each in found
+        if (each.kind, each.number, each.change) == (kind, number, change)
+        and each.opcode.startswith(opcodes.get(kind, "atom"))
+    )
+
+    def without(text):
+        return text[: mutant.start] + mutant.mutated + text[mutant.stop :]
+
+    given = layer(config, ROUTINGS["every expert"], 256, 64)
+    moe.run(given, sms=8, races=True)
+    with pytest.raises(MachineError, match="Race"):
+        moe.run(given, sms=8, races=True, edit_ptx=without)
 
 
 def test_whole_tiles_do_not_depend_on_other_tokens():
