@@ -23,13 +23,20 @@ at 16 rows (0.95 to 1.04), 1.5 to 2.3 times as slow at 8, 1.6 to 2.1 times as fa
 OF_MIXTURE = ("experts", "top_k", "x_of_pairs", "combine", "activation")
 
 
-def configured(config_type: type, problem: ExpertsProblem, stages: int, **settings) -> Any:
-    """A configuration for ``problem``, with ``stages`` at most; ValueError if not even two fit."""
+def fitting(
+    config_type: type, problem: ExpertsProblem, stages: int, least: int, **settings
+) -> Any | None:
+    """A configuration for ``problem``, with ``stages`` at most; None if not even ``least`` fit."""
     mixture = {name: getattr(problem, name) for name in OF_MIXTURE}
     fields = types_of(config_type, problem) | mixture | settings
-    found = with_stages_that_fit(
-        config_type, stages, 2, group_blocks=group_blocks_of(problem), **fields
+    return with_stages_that_fit(
+        config_type, stages, least, group_blocks=group_blocks_of(problem), **fields
     )
+
+
+def configured(config_type: type, problem: ExpertsProblem, stages: int, **settings) -> Any:
+    """``fitting``, with two stages at least; ValueError if they do not fit."""
+    found = fitting(config_type, problem, stages, 2, **settings)
     if found is None:
         raise ValueError(f"no stages fit into shared memory for {problem.experts} experts")
     return found

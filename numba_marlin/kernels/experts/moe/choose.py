@@ -5,13 +5,21 @@ Timed on an H200 with INT4 (experiments/26_experts): 8 rows to 4.35 TB/s. A tile
 never paid: beside 128 accumulators the registers do not suffice, 30 of them spill in every stage,
 and it reads 1.6 TB/s where 16 rows read 3.7; so more rows are further tiles of 16, whose weights
 are mostly in L2. (``decode``, of which these are the loops, has the last registers it needs.)
+Eight warps side by side beat four by two along k by 1.12 to 1.24 times, from 8 rows per expert on,
+where a ring of three of their stages fits; fewer rows were not timed so.
 """
 
 from __future__ import annotations
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.decode.config import COLUMNS
-from numba_marlin.kernels.experts.choice import MANY_ROWS, check_mixture, configured, of_sums
+from numba_marlin.kernels.experts.choice import (
+    MANY_ROWS,
+    check_mixture,
+    configured,
+    fitting,
+    of_sums,
+)
 from numba_marlin.kernels.experts.moe.config import MoeConfig
 from numba_marlin.kernels.language.choice import Description
 from numba_marlin.kernels.language.definition import ceil_div
@@ -22,29 +30,32 @@ ARRANGEMENTS = (
     (4, 8, 4, 2, 128, 11),
     (None, 16, 4, 2, 256, 4),
 )
+WIDE, WIDE_STAGES, WIDE_ROWS = (16, 8, 1, 256), 3, 8  # from so many rows on, where it fits
 INVARIANT = (8, 1, 8, 256, 11)  # whole tiles: batch, warps_n, warps_k, stage_k, stages
 
 
 def configurations(problem: ExpertsProblem, device: Device) -> list[MoeConfig]:
-    rows, whole = problem.rows_per_expert, problem.batch_invariant
-    batch, warps_n, warps_k, stage_k, stages = (
-        INVARIANT
-        if whole
-        else next(rest for most, *rest in ARRANGEMENTS if most is None or rows <= most)
-    )
-    found = configured(
-        MoeConfig,
-        problem,
-        stages,
-        batch=batch,
-        warps_n=warps_n,
-        warps_k=warps_k,
-        stage_k=stage_k,
-        resident=1,
-        whole=whole,
-        ragged=bool(problem.k % stage_k or problem.n % (COLUMNS * warps_n)),
-    )
-    return [found]
+    rows = problem.rows_per_expert
+    if problem.batch_invariant:
+        *sizes, stages = INVARIANT
+        return [configured(MoeConfig, problem, stages, **_fields(problem, *sizes, whole=True))]
+    *sizes, stages = next(rest for most, *rest in ARRANGEMENTS if most is None or rows <= most)
+    wide = None
+    if rows >= WIDE_ROWS:
+        wide = fitting(MoeConfig, problem, WIDE_STAGES, WIDE_STAGES, **_fields(problem, *WIDE))
+    return [wide or configured(MoeConfig, problem, stages, **_fields(problem, *sizes))]
+
+
+def _fields(problem: ExpertsProblem, batch, warps_n, warps_k, stage_k, whole=False) -> dict:
+    return {
+        "batch": batch,
+        "warps_n": warps_n,
+        "warps_k": warps_k,
+        "stage_k": stage_k,
+        "resident": 1,
+        "whole": whole,
+        "ragged": bool(problem.k % stage_k or problem.n % (COLUMNS * warps_n)),
+    }
 
 
 invariant_configurations = configurations
