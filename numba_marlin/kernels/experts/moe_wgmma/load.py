@@ -10,6 +10,8 @@ beyond the tile's are filled with zeros: nothing reads a row's products but the 
 A stage is full when all threads' copies have landed (``cp.async.mbarrier.arrive``; no thread waits
 for its own) and the tensor copies' bytes have come. cp.async writes as an ordinary store does, and
 ``wgmma`` reads through the asynchronous proxy: a consumer fences between its wait and its product.
+(A producer that waits for its copies of three stages ago, fences and arrives, so that no consumer
+has to: no difference beyond that between two runs, experiments/26_experts.)
 
 Where rows begin is looked up once per tile, and kept in registers. Nothing is copied before
 ``griddepcontrol.wait``: the routing may come from the launch before.

@@ -78,7 +78,7 @@ KERNEL = KernelDefinition(
         ),
         tile=lambda config: (config.batch, config.columns),
         half_products=False,
-        unmeasured="no GPU has run it yet: experiments/23_w4a8 times it",
+        unmeasured="no GPU has profiled it yet: experiments/23_w4a8 times it",
         trials=(Trial(config=SMALL, sizes=(2, 256, 640), group_size=64, sms=3, places=(1, 2)),),
     ),
 )
