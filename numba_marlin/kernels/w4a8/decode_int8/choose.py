@@ -1,7 +1,8 @@
 """The configurations of ``decode_int8`` for a problem. A launch is taken to last as long as
 ``decode``'s with the same weights, whose arrangements it has and whose bytes it reads, and MARGIN
 more: on an H200 it took 0.93 to 1.18 of that (four sizes, m = 16; experiments/23_w4a8). That holds
-where its main loop has no more instructions than decode's. Counted in the SASS, a warp's part of a stage in groups of 128:
+where its main loop has no more instructions than decode's. Counted in the SASS, a warp's part of a
+stage in groups of 128:
 
     batch, warps_n, warps_k, stage_k   decode   decode_int8
     8, 1, 8, 512                       217      170
