@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later
+from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later, same
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
 NOTHING = 0  # the row of a thread that has acquired nothing
@@ -224,8 +224,8 @@ class Clocks:
             twin, target = last.get(block), row
             if (
                 twin is not None
-                and self.others.get(twin, NO_PAGES) is others
                 and np.array_equal(self.own[twin], own)
+                and same(self.others.get(twin, NO_PAGES), others)
             ):
                 target = twin
             elif own is not old or others is not held:
