@@ -1,9 +1,10 @@
-"""docs/programs.md: what the machine says of right programs, and of programs with one error.
+"""docs/programs.md: what the machine says of right programs, of programs with one error, and of bad
+input.
 
     python .ci/programs_table.py
 
-The programs are those of tests/emulator, ``right_programs`` and ``planted_errors``; each is run
-here, and the page says what came of it.
+The programs are those of tests/emulator, ``right_programs``, ``planted_errors`` and
+``hostile_texts``; each is run here, and the page says what came of it.
 """
 
 import sys
@@ -12,17 +13,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numba_marlin.emulator import MachineError
+from numba_marlin.emulator import Machine, MachineError
 from numba_marlin.emulator.checks import CHECKS
 from tests.emulator.checked import SCHEDULES, check_of, launch, strict
+from tests.emulator.hostile_texts import RUNS, TEXTS
 from tests.emulator.planted_errors import PLANTED
+from tests.emulator.ptx_cases import frame
 from tests.emulator.right_programs import RIGHT
 
 PAGE = ROOT / "docs" / "programs.md"
-INTRODUCTION = """# Right programs, and programs with one error
+INTRODUCTION = """# Right programs, programs with one error, and bad input
 
-Made by `.ci/programs_table.py`: each program of `tests/emulator/right_programs.py` and
-`tests/emulator/planted_errors.py` was run, with nothing else written down.
+Made by `.ci/programs_table.py`: each program of `tests/emulator/right_programs.py`,
+`planted_errors.py` and `hostile_texts.py` was run, with nothing else written down.
 
 ## One error each
 
@@ -44,6 +47,22 @@ Each under {schedules} schedules, with races looked for under the first; {alarms
 | program | threads | blocks | found |
 |---|---|---|---|
 """
+BAD_INPUT = """
+## Bad input
+
+Texts made to take time or memory. Each is read, or refused with the error's line, in {limits} at
+most: the tests hold all of them to it.
+
+| text | characters | the machine |
+|---|--:|---|
+"""
+ENDLESS = """
+Kernels that ask for more than there is once they run, all refused.
+
+| kernel | the machine |
+|---|---|
+"""
+LONGEST = 110  # characters of a message
 KINDS = {"wrong": "wrong", "undefined": "works on chips", "style": "style"}
 
 
@@ -57,6 +76,34 @@ def said(program, body: str, seed, races: bool, checks: str) -> str:
         return check_of(result.warnings[0])
     want = getattr(program, "x", ())
     return "" if tuple(x[: len(want)]) == want else "other values"
+
+
+def refused(task) -> str:
+    """What the machine says, cut where the text itself is long; "" if it does as it is told."""
+    try:
+        task()
+    except MachineError as error:
+        message = str(error).splitlines()[0].replace("|", "\\|")
+        return f"`{message if len(message) <= LONGEST else message[:LONGEST] + ' ...'}`"
+    return ""
+
+
+def read(text: str) -> None:
+    machine = Machine(text)
+    for entry in machine.entries:
+        machine.kernel(entry)
+
+
+def bad_input() -> list[str]:
+    lines = [BAD_INPUT.format(limits="15 s and 1 GiB").rstrip()]
+    for name, made in TEXTS.items():
+        text = made()
+        lines.append(f"| {name} | {len(text):,} | {refused(lambda: read(text)) or 'read'} |")  # noqa: B023
+    lines.append(ENDLESS.rstrip())
+    for name, (body, before, options) in RUNS.items():
+        said = refused(lambda: Machine(frame(body, 0, before)).run(**options))  # noqa: B023
+        lines.append(f"| {name} | {said or 'runs'} |")
+    return lines
 
 
 def page() -> str:
@@ -101,7 +148,7 @@ def page() -> str:
         f"| {each.name} | {each.threads} | {each.blocks} | {found or 'nothing'} |"
         for each, found in right
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *bad_input()]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What does it cost to look for races, in time and in memory, and how fast are atomics? Targets:
 races=True at most three times slower than a plain run, linear in blocks up to 4096.
 
-Kernels of ordinary.cu by NVRTC, and the ladder's ampere (m=16 n=256 k=1024 on few blocks, with k
-growing with the grid, up to 132). Every case runs in a process of its own, whose peak memory beyond
+Kernels of ordinary.cu by NVRTC, the ladder's ampere (m=16 n=256 k=1024 on few blocks, with k
+growing with the grid, up to 132), and what experiment 16 breaks of wgmma in pairs of blocks (m=72
+n=136 k=272, four blocks). Every case runs in a process of its own, whose peak memory beyond
 what it had before the run is recorded; a time is the best of ``--repeats``, of process time, of
 Machine.run alone. Results are compared with NumPy's. Appends one object per case to factors.jsonl,
 under ``--label`` (the state of the machine that was measured); ``--table`` writes README.md's from
@@ -95,6 +96,7 @@ KERNELS = {
     "append": append,
     "rows": rows,
 }
+OURS = ("ampere", "wgmma_pairs")
 
 
 def ordinary(name, ptx, blocks, races):
@@ -151,6 +153,26 @@ def ampere(blocks):
     return run
 
 
+def wgmma_pairs():
+    """-> a function: races -> (seconds, RunResult) of one run."""
+    sys.path.insert(0, str(HERE.parent / "16_mutants"))
+    from cells import CELLS
+
+    cell = CELLS["wgmma, pairs of blocks, two rows of consumers"]
+    launch, ptx = cell.launches[0], cell.compiled.ptx
+
+    def run(races):
+        machine = Machine(ptx, races=races)
+        machine.kernel(launch.entry)
+        start = time.process_time()
+        result, after = launch.run(machine, None)
+        seconds = time.process_time() - start
+        assert launch.wrong(after) is None
+        return seconds, result
+
+    return run
+
+
 def megabytes(what):
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what)) * 1024 / 1e6
@@ -159,6 +181,8 @@ def megabytes(what):
 def measure(name, blocks, races, repeats):
     if name == "ampere":
         run = ampere(blocks)
+    elif name == "wgmma_pairs":
+        run = wgmma_pairs()
     else:
         source = (HERE / "ordinary.cu").read_text(encoding="utf-8")
         ptx = compiled(source)
@@ -217,7 +241,7 @@ def write_table():
     head = ["kernel", "blocks", *(f"{label}: {each}" for label in LABELS for each in of)]
     places = dict.fromkeys(
         (name, r["blocks"])
-        for name in (*KERNELS, "ampere")
+        for name in (*KERNELS, *OURS)
         for r in sorted(rows, key=lambda r: r["blocks"])
         if r["kernel"] == name
     )
@@ -247,7 +271,7 @@ def main():
     )
     parser.add_argument("--label", default="after")
     parser.add_argument("--blocks", type=int, nargs="+", default=[16, 256, 1024])
-    parser.add_argument("--kernels", nargs="+", default=[*KERNELS, "ampere"])
+    parser.add_argument("--kernels", nargs="+", default=[*KERNELS, *OURS])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-record", action="store_true", help="print only")
     parser.add_argument("--table", action="store_true", help="write README.md's, measure nothing")
@@ -259,6 +283,8 @@ def main():
         for blocks in args.blocks:
             if name == "ampere":
                 blocks = min(blocks, 132)
+            if name == "wgmma_pairs":
+                blocks = 4
             for races in (False, True):
                 context = multiprocessing.get_context("spawn")
                 with context.Pool(1, maxtasksperchild=1) as pool:

@@ -293,6 +293,19 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         threads=1,
     ),
     Planted(
+        "a store of what was there before a bulk store that is on its way",
+        "race",
+        """.shared .align 16 .b8 d[128]; mov.u32 %r1, d; mad.lo.u32 %r2, %t, 4, %r1;
+        st.shared.u32 [%r2], 7; fence.proxy.async; bar.sync 0; setp.ne.u32 %q0, %t, 0; @%q0 bra E;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r1], 128; // BAD
+        cp.async.bulk.commit_group;
+        E: setp.eq.u32 %q1, %t, 1;
+        @%q1 st.global.u32 [%p0+16], 0; // BAD
+        @!%q0 cp.async.bulk.wait_group 0;""",
+        ("E: setp", "cp.async.bulk.wait_group 0; E: bar.sync 0; setp"),
+        "is not ordered after",
+    ),
+    Planted(
         "a plain store behind which an atomic of the same thread follows",
         "race",
         """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; mov.u32 %r9, 0; @%q0 bra LATE;

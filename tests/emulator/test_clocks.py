@@ -63,6 +63,14 @@ class Dense:
 @example(steps("learn 0 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
+@example(  # lane 0 knows more of block 1 than the lanes that it learns with
+    [*steps("send 1 0 0"), ("receive", 0, 0, 1, 0), *steps("send 2 0 1, receive 0 0 1")], False
+)
+@example(
+    [*steps("send 1 0 0, receive 0 0 0, send 1 0 1"), ("listen", 0, 0, 1, 1)]
+    + steps("send 2 0 0, listen 0 0 0, fence 0 0 0"),
+    False,
+)
 def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
     placement = Placement(BLOCKS, WARPS, WARPS * WARP)
     clocks, dense = Clocks(placement, BLOCKS), Dense()
@@ -144,6 +152,29 @@ def test_a_release_for_the_gpu_is_heard_in_the_block_by_a_narrow_acquire_and_not
         row, thread = clocks.row_of[lane.sel], clocks.thread_of[lane.sel]
         assert clocks.knows(row, thread, np.zeros(1, np.int64)).tolist() == [heard]
     assert (GPU, EVERYONE) in messages.unheard[WARP + 1]
+
+
+def test_lanes_that_have_learned_the_same_share_a_row_again():
+    """Else every release and acquire of the warp takes a step a lane, from then on."""
+    placement = Placement(3, 1, WARP)
+    clocks = Clocks(placement, 3)
+    for slot in range(3):
+        clocks.place(slot, slot)
+    messages = Messages(clocks, [[0], [1], [2]])
+    reader, *senders = (Lanes.of(placement, [number], None) for number in range(3))
+    for sender in senders:  # what lanes have heard together they learn together, by a fence
+        left = messages.left()
+        messages.send(left, sender, Order(True, GPU, False, True))
+        messages.receive(left, reader, Order(True, GPU, False, False))
+    messages.fence(reader, GPU)
+    assert len(set(clocks.row_of[0].tolist())) == 1
+    for sender in senders:  # and one after the other, when they meet
+        news = clocks.release(sender)
+        for lane in range(WARP):
+            clocks.acquire(Lanes.of(placement, [0], [1 << lane]), news)
+    assert len(set(clocks.row_of[0].tolist())) == WARP
+    clocks.acquire(reader, clocks.release(reader))
+    assert len(set(clocks.row_of[0].tolist())) == 1
 
 
 PAGES = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(np.array)

@@ -151,6 +151,32 @@ def test_the_last_of_two_blocks_that_count_together_sees_what_both_have_left():
         assert x[256:258].tolist() == [2, 2], seed
 
 
+SWAPPED = """
+mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %t, 0; @%q0 exit;
+setp.eq.u32 %q1, %r0, {first}; @%q1 bra FIRST;
+atom.acquire.gpu.global.exch.b32 %r1, [%p0+256], 1; ld.global.u32 %r2, [%p0];
+st.global.v2.u32 [%p0+512], {{%r1, %r2}}; exit;
+FIRST: st.global.u32 [%p0], 1; atom.release.gpu.global.cas.b32 %r1, [%p0+256], {compared}, 0;
+st.global.u32 [%p0+768], %r1; exit;
+"""
+
+
+@pytest.mark.parametrize("compared, heard", [(0, True), (5, False)])
+def test_a_swap_for_the_same_value_releases_and_one_that_fails_does_not(compared, heard):
+    """0 for 0 is a write, which comes before the exchange where it has found 0."""
+    found = set()
+    for first in range(2):
+        machine, x = Machine(frame(SWAPPED.format(first=first, compared=compared))), memory()
+        machine.memory.buffer(x, "x")
+        for seed in range(40):
+            x[:] = 0
+            schedule = Schedule(seed, APART, memory=WEAK)
+            machine.run("k", 2, 32, args=[machine.memory.buffers[0].address], seed=schedule)
+            if x[192] == 0:  # the exchange comes behind
+                found.add(int(x[129]))
+    assert found == ({1} if heard else {0, 1})
+
+
 @pytest.mark.parametrize("name", ("acquire and release, cta", "fences, cta"))
 def test_a_block_hears_nothing_of_its_own_scope_from_the_block_that_it_follows(name):
     """In the same place of an SM, one after the other: of two blocks all the same."""

@@ -144,7 +144,8 @@ def exchange(memory, ins, lanes, space, where, kind, function, given):
         np.ascontiguousarray(values).view(raw.dtype).reshape(raw.shape) for values in (new, old)
     ]
     progress = memory.progress
-    memory.store(ins, lanes, space, where, bits, "atomic")
+    made = old == given[0] if function is OPERATIONS["cas"] else None
+    memory.store(ins, lanes, space, where, bits, "atomic", made)
     if np.array_equal(bits, before):  # a failed compare-and-swap is not progress
         memory.progress = progress
     return old

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later
+from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later, same
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
 NOTHING = 0  # the row of a thread that has acquired nothing
 FIRST_ROWS, FIRST_COLUMNS = 32, 8
 NO_PAGES: dict = {}
+ALONE = np.ones(1, bool)
 
 
 class Clocks:
@@ -224,8 +225,8 @@ class Clocks:
             twin, target = last.get(block), row
             if (
                 twin is not None
-                and self.others.get(twin, NO_PAGES) is others
                 and np.array_equal(self.own[twin], own)
+                and same(self.others.get(twin, NO_PAGES), others)
             ):
                 target = twin
             elif own is not old or others is not held:
@@ -280,6 +281,8 @@ class Clocks:
 
     def _groups(self, rows: np.ndarray, threads: np.ndarray):
         """(row, block, which of the threads) of threads that share both."""
+        if rows.size == 1:  # a barrier of the grid is a message of one thread, for each block
+            return [(int(rows[0]), int(threads[0]) // self.per_block, ALONE)]
         blocks = threads // self.per_block
         if (rows == rows[0]).all() and (blocks == blocks[0]).all():
             return [(int(rows[0]), int(blocks[0]), np.ones(len(rows), bool))]

@@ -162,7 +162,9 @@ class Conflicts:
                 benign = False
                 if values is not None:  # writes of what was written already
                     harmful = late.copy()
-                    harmful[..., 0] &= ~shadow.holds(units, values)
+                    # what a bulk copy writes, or the kernel before, may not lie there yet
+                    there = who[..., 0] < self.clocks.threads
+                    harmful[..., 0] &= ~(there & shadow.holds(units, values))
                     benign = not harmful.any()
                     late = late if benign else harmful
                 race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)

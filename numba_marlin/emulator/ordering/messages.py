@@ -184,23 +184,32 @@ class Messages:
                 self.clocks.acquire(lanes, tell())
                 all_known |= sender == EVERYONE
             else:
+                both: dict[Tell, Tell] = {}  # by what was heard before: lanes share that
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                     heard = self.unheard.setdefault(thread, {})
                     held, since = heard.get(key, (tell, left.since))
-                    if since is not left.since:
-                        held = partial(told, self.clocks.unions.both(held(), tell()))
-                    heard[key] = tell if since is left.since else held, left.since
+                    if since is left.since:
+                        heard[key] = tell, since
+                        continue
+                    if held not in both:
+                        both[held] = partial(told, self.clocks.unions.both(held(), tell()))
+                    heard[key] = both[held], left.since
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
         is released."""
         if self.unheard:
             threads = self.clocks.thread_of[lanes.sel]
+            # lanes that heard one thing together learn it together, and go on sharing a row
+            learned: dict[tuple[int, Key, Tell], list[int]] = {}
             for thread in set(threads.reshape(-1).tolist()) & set(self.unheard):
-                block, lane = thread // self.clocks.per_block, lanes.narrow(threads == thread)
+                block = thread // self.clocks.per_block
                 for key in list(self.unheard[thread]):
                     if self.spans(key[0], key[1], block) and self.spans(scope, block, key[1]):
-                        self.clocks.acquire(lane, self.unheard[thread].pop(key)[0]())
+                        tell, _ = self.unheard[thread].pop(key)
+                        learned.setdefault((block, key, tell), []).append(thread)
+            for (_, _, tell), together in learned.items():
+                self.clocks.acquire(lanes.narrow(np.isin(threads, together)), tell())
         for thread, (news, clock) in self.clocks.snapshots(lanes).items():
             self.fenced[thread] = scope, news, clock
         self.has_fenced[self.clocks.thread_of[lanes.sel]] = True

@@ -58,6 +58,16 @@ def later(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return most
 
 
+def same(one: Pages, other: Pages) -> bool:
+    """Whether they say the same: threads that have learned it one by one may share a row."""
+    if one is other:
+        return True
+    return len(one) == len(other) and all(
+        (held := other.get(block)) is page or held is not None and np.array_equal(held, page)
+        for block, page in one.items()
+    )
+
+
 class Unions:
     """Unions of pages. What has been found to hold all of another is remembered, for the last pair:
     at a barrier of a grid every block learns the same."""

@@ -106,12 +106,13 @@ class WeakMemory:
             rows[i] = np.frombuffer(message.value, rows.dtype)
         return rows.reshape(values.shape)
 
-    def store(self, ins, lanes, space, address, values, kind="store") -> None:
+    def store(self, ins, lanes, space, address, values, kind="store", made=None) -> None:
         """As ``Memory.store``."""
         if space not in ("generic", "local"):
             values = np.ascontiguousarray(values)
             rows, order = values.reshape(-1, values.shape[-1]).copy(), self.orders[ins.pc]
             nbytes = values.itemsize * values.shape[-1]
+            swapped = None if made is None else np.broadcast_to(made, lanes.shape).reshape(-1)
             found: list[History | None] = []
             # Lanes, of several blocks even, may come to one place together: memory has the first
             # one's value only when all are done.
@@ -122,27 +123,29 @@ class WeakMemory:
                 history = held[key]
                 found.append(history)
                 if history is not None:
-                    self._write(thread, history, rows[i].tobytes(), order, ins, kind)
+                    value = None if swapped is not None and not swapped[i] else rows[i].tobytes()
+                    self._write(thread, history, value, order, kind)
             for i, history in enumerate(found):
                 if history is not None:
                     rows[i] = np.frombuffer(history.last.value, rows.dtype)
             values = rows.reshape(values.shape)
-        self._store(ins, lanes, space, address, values, kind)
+        self._store(ins, lanes, space, address, values, kind, made)
 
-    def _write(self, thread, history, value: bytes, order: Order, ins, kind: str) -> None:
+    def _write(self, thread, history, value: bytes | None, order: Order, kind: str) -> None:
+        """``value``: None of a compare-and-swap that fails, which reads only."""
         atomic = kind == "atomic" and bool(history.messages)
         inherited: tuple[Offer, ...] = ()
         if atomic:
             before = history.last
             observed = self._observe(thread, history, before, order)
-            if "cas" in ins.modifiers and value == before.value:
-                return  # it has failed
             inherited, time = before.offers if observed else (), before.time + 1
         else:
             gaps = history.gaps(thread.view.get(history, -1.0))
             time = gaps[-1]
             if len(gaps) > 1 and self.random.random() >= LAST_CHANCE:
                 time = self.random.choice(gaps)
+        if value is None:
+            return
         thread.view[history] = time
         offers: tuple[Offer, ...] = ()
         if order.strong:

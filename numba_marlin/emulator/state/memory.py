@@ -125,9 +125,11 @@ class Memory:
         address: np.ndarray,
         values: np.ndarray,
         kind: str = "store",
+        made: np.ndarray | None = None,
     ) -> None:
         """Store ``values`` [*lanes.shape, count] of unsigned integers; of lanes with one address
-        the last one wins."""
+        the last one wins. ``made`` [*lanes.shape]: whose compare-and-swap succeeds; the values of
+        the others are those that they found, which a memory may tell from a write of the same."""
         size, count = values.itemsize, values.shape[-1]
         if space == "generic":
             for each, mask in self.windows(address):
@@ -140,6 +142,7 @@ class Memory:
                     self.local_owners.unmarked(ins, part, place) if each == "local" else place,
                     values if mask is None else values[mask].reshape(part.shape + (count,)),
                     kind,
+                    made if made is None or mask is None else made[mask].reshape(part.shape),
                 )
             return
         self.progress += 1
