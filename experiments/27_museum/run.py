@@ -50,9 +50,9 @@ KERNELS = ("broken", "fixed")
 OPTIONS = Options(cases=5, schedules=4)
 NOT_RUN = "not run yet"
 SECONDS = 90  # of one launch under a tool
-LOOKS_AT = """racecheck looks at shared memory only. Its report about the *fixed* kernel 8 is no race
-by the PTX ISA: `bar.warp.sync` orders the stores of a warp's lanes before the arrival of one of
-them."""
+LOOKS_AT = """racecheck looks at shared memory only. Its report about the *fixed* kernel 8 is no
+race by the PTX ISA: `bar.warp.sync` orders the stores of a warp's lanes before the arrival of one
+of them."""
 HEAD = """# The museum: published defects, cut down
 
 Made by `python experiments/27_museum/run.py page`; what the machine says is what it said.
