@@ -36,12 +36,12 @@ from sanitizer_process import under
 
 from numba_marlin.bench.environment import commit, versions
 from numba_marlin.bench.tables import replace_between
-from numba_marlin.row_stack import restore_row_stack
 from numba_marlin.judge.judging import Options, judge
 from numba_marlin.judge.launching import Kernel
 from numba_marlin.judge.task import problem
 from numba_marlin.judge.verdict import Verdict
 from numba_marlin.on_cpu.compiling import compiled
+from numba_marlin.row_stack import restore_row_stack
 
 PAGE = ROOT / "docs" / "museum.md"
 RESULTS = HERE / "sanitizer.jsonl"
