@@ -6,6 +6,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import imagesize
+from docutils import nodes
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -69,7 +72,16 @@ def docstrings(app, what, name, obj, options, lines):
     lines[:] = found
 
 
+def pictures_open(app, doctree):
+    """On a telephone a picture is too small to read: with a width, Sphinx links it to its file."""
+    for picture in doctree.findall(nodes.image):
+        size = imagesize.get(Path(app.srcdir) / picture["uri"])
+        if size[0] > 0:  # not of every SVG
+            picture["width"] = f"{size[0]}px"
+
+
 def setup(app):
+    app.connect("doctree-read", pictures_open)
     app.connect("autodoc-process-docstring", docstrings)
     app.connect("source-read", links_stay_inside)
     app.connect(

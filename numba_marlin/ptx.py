@@ -33,7 +33,7 @@ Which of the two compilers a kernel is for is found out when it asks for a funct
 the same object serves both. Importing this module loads no compiler. It touches no GPU.
 """
 
-from numba_marlin.compiler.row_stack import restore_row_stack
+from numba_marlin.row_stack import restore_row_stack
 
 # A kernel that uses these instructions is compiled by Numba alone, which may need it.
 restore_row_stack()

@@ -62,7 +62,8 @@ ALLOWED = {
     "wording": set(),
     "trace": {"counts", "data", "hardware", "emulator", "formats", "layout", "views", "wording"},
     # Numba's CUDA without a GPU: of this package the machine alone
-    "on_cpu": {"emulator", "hardware"},
+    "on_cpu": {"emulator", "hardware", "row_stack"},
+    "row_stack": set(),
     # anybody's kernels: of this package the machine, and numba-cuda by way of on_cpu
     "judge": {"emulator", "errors", "hardware", "on_cpu", "views", "wording"},
     "puzzles": {"counts", "emulator", "errors", "judge", "on_cpu", "ptx", "wording"},
@@ -85,11 +86,11 @@ ALLOWED = {
     "mutation": {"emulator"},
     "isa": set(),
     # the instructions' names; what turns them into a compiler's, when a kernel asks
-    "ptx": {"compiler", "isa"},
+    "ptx": {"compiler", "isa", "row_stack"},
     "problems": {"formats"},
     # ptx: the plain rungs, whose files are imported when they are compiled
     "kernels": {"hardware", "layout", "problems", "ptx", "wording"},
-    "compiler": {"data", "errors", "hardware", "isa", "kernels", "wording"},
+    "compiler": {"data", "errors", "hardware", "isa", "kernels", "row_stack", "wording"},
     "hardware": {"wording"},
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
     "heuristics": {"compiler", "hardware", "kernels", "problems", "wording"},

@@ -1,8 +1,9 @@
 """Takes the pictures of ``numba-marlin trace`` from its pages with a headless Chromium, and writes
 the table of them in README.md.
 
-    python experiments/09_views/run.py            pictures and table
-    python experiments/09_views/run.py --table    the table alone
+    python experiments/09_views/run.py                  pictures and table
+    python experiments/09_views/run.py --table          the table alone
+    python experiments/09_views/run.py --only idea sub  these pictures, and the table
 
 Needs playwright and a Chromium; no GPU.
 """
@@ -42,10 +43,10 @@ def command(options: tuple) -> list[str]:
     return ["trace", *DEMO, *options]
 
 
-def pages(folder: Path) -> dict[tuple, Path]:
-    """Build one page for each set of options."""
+def pages(folder: Path, keys: list[str]) -> dict[tuple, Path]:
+    """Build one page for each set of options that these pictures need."""
     found = {}
-    for options in dict.fromkeys(view[3] for view in VIEWS):
+    for options in dict.fromkeys(view[3] for view in VIEWS if view[0] in keys):
         path = folder / f"{len(found)}.html"
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -61,16 +62,18 @@ def pages(folder: Path) -> dict[tuple, Path]:
     return found
 
 
-def pictures() -> None:
+def pictures(keys: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
-        of_options = pages(Path(folder))
+        of_options = pages(Path(folder), keys)
         browser = p.chromium.launch(
             executable_path=next((path for path in CHROMIUM if Path(path).exists()), None),
             args=list(FLAGS),
         )
         for number, (key, _, _, options, section, step, first, last) in enumerate(VIEWS):
+            if key not in keys:
+                continue
             page = browser.new_page(
                 viewport={"width": WIDTH, "height": HEIGHT},
                 color_scheme="dark" if number % 2 else "light",
@@ -95,8 +98,11 @@ def table() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
-    if not parser.parse_args().table:
-        pictures()
+    keys = [view[0] for view in VIEWS]
+    parser.add_argument("--only", nargs="+", choices=keys, default=keys, metavar="PICTURE")
+    args = parser.parse_args()
+    if not args.table:
+        pictures(args.only)
     readme = HERE / "README.md"
     text = readme.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)

@@ -1,7 +1,7 @@
 """``numba-marlin puzzles``: kernels to complete, checked on the PTX machine.
 
 Without more words it lists them. ``start`` writes files, and never over one that exists; ``check``
-runs them; ``hint`` and ``solution`` help.
+runs them, notebooks too; ``hint`` and ``solution`` help.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXAMPLES = """\
   numba-marlin puzzles start all --dir mine
   numba-marlin puzzles start 13 --notebook  puzzles/13_fragments.ipynb
   numba-marlin puzzles hint 5
-  numba-marlin puzzles check                all files that are there"""
+  numba-marlin puzzles check                all files and notebooks that are there"""
 ACTIONS = ("list", "start", "check", "hint", "solution")
 
 
@@ -72,7 +72,7 @@ def execute(args, report) -> bool:
 def _list(all_puzzles, args, report) -> bool:
     report.data["puzzles"] = []
     for puzzle in all_puzzles:
-        begun = (args.dir / puzzle.file).exists()
+        begun = _begun(args.dir / puzzle.file) is not None
         report.data["puzzles"].append(
             {"number": puzzle.number, "name": puzzle.name, "title": puzzle.title, "begun": begun}
         )
@@ -95,8 +95,8 @@ def _start(chosen, args, report) -> bool:
         text = puzzle.notebook() if args.notebook else puzzle.start()
         write_atomically(path, lambda file, text=text: file.write(text.encode()))
         report.row("wrote", str(path))
-        if not args.notebook:
-            report.row("", f"complete it, then: numba-marlin puzzles check {path}")
+        last = "run its last cell, or" if args.notebook else "then"
+        report.row("", f"complete it, {last}: numba-marlin puzzles check {path}")
     return True
 
 
@@ -112,7 +112,8 @@ def _check(args, report) -> bool:
         ) from error
     paths = [_path(each, args.dir) for each in args.which if each != "all"]
     if not paths:
-        paths = [args.dir / p.file for p in puzzles.puzzles() if (args.dir / p.file).exists()]
+        begun = [_begun(args.dir / puzzle.file) for puzzle in puzzles.puzzles()]
+        paths = [path for path in begun if path is not None]
         if not paths:
             raise ValueError(f"{args.dir} has no puzzle: numba-marlin puzzles start 1")
     report.data["puzzles"] = {}
@@ -133,12 +134,18 @@ def _line(verdict) -> str:
     return str(verdict).partition("\n")[0]
 
 
+def _begun(path: Path) -> Path | None:
+    """The learner's file or, where there is none, their notebook."""
+    return next((each for each in (path, path.with_suffix(".ipynb")) if each.exists()), None)
+
+
 def _path(which: str, folder: Path) -> Path:
     from numba_marlin import puzzles
 
-    path = Path(which) if which.endswith(".py") else folder / puzzles.find(which).file
-    if which.endswith(".ipynb") or (not path.exists() and path.with_suffix(".ipynb").exists()):
-        raise ValueError(f"a notebook is checked by its last cell: {path.with_suffix('.ipynb')}")
+    path = Path(which)
+    if path.suffix not in (".py", ".ipynb"):
+        path = folder / puzzles.find(which).file
+        path = _begun(path) or path
     if not path.exists():
         raise ValueError(
             f"{path} does not exist: numba-marlin puzzles start {puzzles.find(which).number}"

@@ -27,10 +27,10 @@ from numba_marlin.compiler.language import (
     record_class,
 )
 from numba_marlin.compiler.plain.parameters import parameter_types
-from numba_marlin.compiler.row_stack import restore_row_stack
 from numba_marlin.compiler.swift import made_once, swiftly
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
+from numba_marlin.row_stack import restore_row_stack
 
 NAME = "numba-cuda"
 IMPORT_NAME = "numba_cuda"

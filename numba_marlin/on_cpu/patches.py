@@ -14,11 +14,13 @@ from numba_marlin.on_cpu.driver import HostDriver
 from numba_marlin.on_cpu.layer import on_host
 from numba_marlin.on_cpu.linking import lto_ir, ptx_of
 from numba_marlin.on_cpu.switch import Options
+from numba_marlin.row_stack import restore_row_stack
 
 
 @contextmanager
 def patched(options: Options) -> Iterator[None]:
     """Replace them, and put them back."""
+    restore_row_stack()
     import numba_cuda  # noqa: F401  (redirects numba.cuda)
     from numba.cuda import debuginfo, dispatcher
     from numba.cuda.codegen import CUDACodeLibrary

@@ -22,7 +22,7 @@ from numba_marlin.judge.watching import NOBODY
 from numba_marlin.puzzles.launch import NotAKernel, Run, run
 from numba_marlin.puzzles.picture import draw
 from numba_marlin.puzzles.rules import BUT
-from numba_marlin.puzzles.template import Puzzle, find
+from numba_marlin.puzzles.template import CHECK, Puzzle, code_cells, find
 
 SHUFFLED = 3  # orders of warps that are tried, after the first
 
@@ -75,17 +75,31 @@ class Verdict:
 
 
 def check_file(path: str | Path) -> Verdict:
-    """Check a learner's file. Raises ValueError if its name is no puzzle's; whatever importing the
-    file raises is worded into the verdict."""
+    """Check a learner's file or notebook. Raises ValueError if its name is no puzzle's; whatever
+    importing it raises is worded into the verdict."""
     puzzle = find(Path(path).name)
     try:
-        module = runpy.run_path(str(path))
+        module = _cells(Path(path)) if Path(path).suffix == ".ipynb" else runpy.run_path(str(path))
     except Exception as error:
         return Verdict(puzzle, False, f"the file cannot be imported: {in_words(error)}")
     name = puzzle.checks().KERNEL
     if name not in module:
         return Verdict(puzzle, False, f"the file has no {name} any more: `def {name}(...)`")
     return check(module[name], puzzle)
+
+
+def _cells(path: Path) -> dict:
+    """The names that a notebook's cells define, up to the cell that checks them. A line is that of
+    its cell, as in a notebook that runs."""
+    names: dict = {"__name__": "__main__"}
+    for number, source in enumerate(code_cells(path), start=1):
+        if CHECK in source:
+            break
+        file = f"<cell {number} of {path.name}>"
+        # without a time, linecache keeps what no file holds
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        exec(compile(source, file, "exec"), names)
+    return names
 
 
 def check(kernel: Callable, puzzle: Puzzle | str | int | None = None) -> Verdict:

@@ -33,6 +33,7 @@ from types import ModuleType
 from numba_marlin.wording import did_you_mean
 
 TASKS = Path(__file__).parent / "tasks"
+CHECK = "puzzles.check("  # what the cell of a notebook that checks has in it
 _CHECKS = "\n# ---- how it is checked"
 _PART = re.compile(
     r"^ *# >>> solution\n(?P<solution>.*?)^ *# >>> start\n(?P<start>.*?)^ *# <<<\n",
@@ -77,9 +78,7 @@ class Puzzle:
     def notebook(self) -> str:
         """The file to complete as a notebook (nbformat 4): text, code, check."""
         code = self.start().split('"""', 2)[2].strip("\n") + "\n"
-        check = (
-            f"from numba_marlin import puzzles\n\nprint(puzzles.check({self.checks().KERNEL}))\n"
-        )
+        check = f"from numba_marlin import puzzles\n\nprint({CHECK}{self.checks().KERNEL}))\n"
         help = f"numba-marlin puzzles hint {self.number}"
         text = f"# {self.statement}\n\nThe last cell checks it; `{help}` helps.\n"
         cells = [_cell("markdown", text)]
@@ -105,6 +104,12 @@ class Puzzle:
 def _cell(kind: str, source: str) -> dict:
     cell = {"cell_type": kind, "id": kind + str(len(source)), "metadata": {}, "source": source}
     return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def code_cells(path: Path) -> list[str]:
+    """The sources of a notebook's cells of code. A cell's text is one string or a list of lines."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 @cache

@@ -8,6 +8,7 @@ and printed, everything is shown. Light or dark as the reader's system, or by "t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html import escape
 from importlib.resources import files
@@ -89,7 +90,7 @@ def render(page: Page) -> str:
 
 
 def _section(section: Section, colours: dict[str, int]) -> str:
-    notes = "".join(f"<p>{escape(note)}</p>" for note in section.notes)
+    notes = "".join(f"<p>{prose(note)}</p>" for note in section.notes)
     parts = "".join(part_html(part, colours) for part in section.parts)
     steps = ""
     if section.steps:
@@ -121,12 +122,18 @@ def part_html(part, colours: dict[str, int]) -> str:
     if isinstance(part, Text):
         tag = "pre" if part.style in ("code", "source") else "p"
         warning = " class=warning role=note" if part.style == "warning" else ""
-        return f"<{tag}{warning}>{escape(part.text)}</{tag}>"
+        words = escape(part.text) if tag == "pre" else prose(part.text)
+        return f"<{tag}{warning}>{words}</{tag}>"
     drawn = DRAW[type(part)](part, colours)
     return (
         f'<figure class="{type(part).__name__.lower()}">{caption(part)}'
         f'<div class="scroll">{drawn}</div>{_note(part)}</figure>'
     )
+
+
+def prose(text: str) -> str:
+    """A sentence, what is between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def caption(part: Figure) -> str:
@@ -140,7 +147,7 @@ def badge(source: str) -> str:
 
 
 def _note(part: Figure) -> str:
-    return f'<p class="note">{escape(part.note)}</p>' if part.note else ""
+    return f'<p class="note">{prose(part.note)}</p>' if part.note else ""
 
 
 def classes(*names: str) -> str:

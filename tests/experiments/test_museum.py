@@ -136,5 +136,5 @@ def test_one_command_runs_all_and_writes_rows_and_the_table(run, monkeypatch, tm
     assert rows[0]["found"] == ["Invalid __global__ write of size 4 bytes"]
     assert len(list((tmp_path / "logs").iterdir())) == 8
     text = page.read_text(encoding="utf-8")
-    assert "not run yet | not run yet | 1 errors: Invalid" in text
+    assert "not run yet | not run yet | 1 error: Invalid `__global__` write" in text
     assert text.count("a GPU, driver 0, compute-sanitizer 0000.0.0") == 1

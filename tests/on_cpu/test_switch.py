@@ -59,6 +59,15 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_a_numpy_without_row_stack_will_do(folder):
+    """As from 2.5 on, which is what pip brings for Python 3.12 and later."""
+    lacking = "import numpy\nnumpy.__dict__.pop('row_stack', None)\n"
+    (folder / "program.py").write_text(lacking + PROGRAM, encoding="utf-8")
+    done = run(folder, "-m", "numba_marlin.on_cpu", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "doubled\n"
+
+
 @pytest.mark.parametrize(
     "text, options",
     (

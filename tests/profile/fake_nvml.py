@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 class FakeNvml:
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
     (
         NVML_GPM_METRIC_SM_UTIL,
         NVML_GPM_METRIC_SM_OCCUPANCY,
@@ -67,6 +68,12 @@ class FakeNvml:
 
     def nvmlDeviceGetTemperature(self, handle, kind):
         return 55
+
+    def nvmlDeviceGetMarginTemperature(self, handle):
+        return 30
+
+    def nvmlDeviceGetTemperatureThreshold(self, handle, kind):
+        return {1: 87}[kind]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return self.mask

@@ -55,6 +55,29 @@ def test_a_sample_has_what_the_driver_says_and_names_what_it_does_not():
     )
 
 
+MARGIN, THRESHOLD = "nvmlDeviceGetMarginTemperature", "nvmlDeviceGetTemperatureThreshold"
+
+
+@pytest.mark.parametrize(
+    "lacks, said",
+    [
+        ((), "55 C, 30 below where clocks are lowered: safe"),
+        ((MARGIN,), "55 C, 32 below where clocks are lowered: safe"),
+        ((MARGIN, THRESHOLD), "55 C"),
+    ],
+)
+def test_a_temperature_is_safe_by_what_the_gpu_says(lacks, said):
+    monitor = device_state.Monitor(nvml=FakeNvml(lacks=lacks))
+    facts = {row[0]: row[1] for row in device_page.facts(monitor.sample(), monitor.missing)}
+    assert facts["temperature"] == said
+    assert ("degrees left" in facts.get("not known", "")) == (THRESHOLD in lacks)
+
+
+def test_a_gpu_that_is_too_hot_is_not_called_safe():
+    state = device_state.State(0.0, {"temperature_c": 90, "degrees_left": 0}, ("heat",))
+    assert next(device_page.facts(state, {}))[1] == "90 C: clocks are lowered"
+
+
 def test_a_rate_of_memory_needs_the_peak_of_a_known_device():
     state = device_state.Monitor(nvml=FakeNvml()).sample()
     shown = [

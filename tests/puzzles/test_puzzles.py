@@ -230,6 +230,27 @@ def test_check_says_what_is_right(tmp_path, capsys):
     }
 
 
+def test_check_takes_notebooks(tmp_path, capsys):
+    notebook = tmp_path / "01_one_thread.ipynb"
+    notebook.write_text(find(1).notebook(), encoding="utf-8")
+    assert main(["puzzles", "--dir", str(tmp_path)]) == OK
+    assert "A thread, an element (begun)" in capsys.readouterr().out
+    assert main(["puzzles", "check", str(notebook)]) == CHECK_FAILED
+    assert "32 of 32 elements of y were never written" in capsys.readouterr().out
+    mine = json.loads(find(1).notebook())
+    lines = mine["cells"][1]["source"].splitlines(keepends=True)
+    body = ["    i = cuda.threadIdx.x\n", "    y[31 - i] = x[i] + 10\n"]
+    mine["cells"][1]["source"] = [*lines[:-1], *body]  # in lines, as Jupyter saves it
+    notebook.write_text(json.dumps(mine), encoding="utf-8")
+    assert main(["puzzles", "check", "1", "--dir", str(tmp_path)]) == CHECK_FAILED
+    said = capsys.readouterr().out
+    assert f"line {len(lines) + 1}: y[31 - i] = x[i] + 10" in said
+    mine["cells"][1]["source"][-1] = "    y[i] = x[i] + 10\n"
+    notebook.write_text(json.dumps(mine), encoding="utf-8")
+    assert main(["puzzles", "check", "--dir", str(tmp_path)]) == OK
+    assert "1. A thread, an element: right" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -91,3 +91,10 @@ def test_control_characters_are_shown_in_html_too():
     document = html_view.render(marked(full(), "\x1b]0;owned\x07\u202e\ud800", {}))
     assert "\\x1b]0;owned\\x07\\u202e\\ud800" in document
     assert all(each.isprintable() or each in "\n\t" for each in document)
+
+
+def test_what_stands_between_backticks_is_code_and_still_words():
+    said = html_view.prose("`profile <b>` shows `one, and ``")
+    assert said == "<code>profile &lt;b&gt;</code> shows <code>one, and </code>`"
+    page = Page("title", (Section("one", "One", ("see `watch`",)),))
+    assert "<p>see <code>watch</code></p>" in html_view.render(page)

@@ -112,10 +112,17 @@ def bars(state: State, peak: float | None):
         )
 
 
+def _safe(values: dict) -> str:
+    left = values.get("degrees_left")
+    if left is None:
+        return ""
+    return f", {left} below where clocks are lowered: safe" if left > 0 else ": clocks are lowered"
+
+
 def facts(state: State, missing: dict[str, str]):
     values = state.values
     if "temperature_c" in values:
-        yield "temperature", f"{values['temperature_c']} C", MEASURED
+        yield "temperature", f"{values['temperature_c']} C{_safe(values)}", MEASURED
     if "memory_mhz" in values:
         yield "memory clock", f"{values['memory_mhz']} MHz", MEASURED
     yield "clocks limited by", ", ".join(state.throttle) or "nothing", MEASURED

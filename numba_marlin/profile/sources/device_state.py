@@ -33,8 +33,8 @@ GPM = {
 class State:
     """``values``: those that are known of gpu, memory_bus (per cent of time), memory_used,
     memory_total (bytes), sm_mhz, sm_mhz_at_most, memory_mhz, power_w, power_limit_w, temperature_c,
-    sm_busy, occupancy, tensor, dram (per cent). throttle: what holds clocks back. processes: pid ->
-    bytes.
+    degrees_left (to where heat lowers the clocks), sm_busy, occupancy, tensor, dram (per cent).
+    throttle: what holds clocks back. processes: pid -> bytes.
     """
 
     seconds: float
@@ -86,6 +86,7 @@ class Monitor:
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle),
             "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
             "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+            "degrees_left": lambda: degrees_left(nvml, handle),
             "running": lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
         }
         found = answers(nvml, asked)
@@ -145,6 +146,19 @@ class Gpm:
             for position, name in enumerate(self.numbers)
             if request.metrics[position].nvmlReturn == 0
         }
+
+
+def degrees_left(nvml, handle) -> int:
+    """Until the GPU lowers its clocks: what it says itself (Hopper and later) or, from one that
+    tells its threshold, the difference."""
+    margin = getattr(nvml, "nvmlDeviceGetMarginTemperature", None)
+    if margin is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            return margin(handle)
+    slowdown = nvml.nvmlDeviceGetTemperatureThreshold(
+        handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    )
+    return slowdown - nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
 
 
 def _pynvml():

@@ -73,6 +73,14 @@ METRICS = (
         ("rates", "tensor_share"),
         100.0,
     ),
+    Metric(
+        "sm__pipe_tensor_cycles_active.min.pct_of_peak_sustained_active",
+        "tensor cores busy, on the SM with the least",
+    ),
+    Metric(
+        "sm__pipe_tensor_cycles_active.max.pct_of_peak_sustained_active",
+        "tensor cores busy, on the SM with the most",
+    ),
     Metric("l1tex__data_bank_conflicts_pipe_lsu.sum", "bank conflicts", ("counts", "conflicts")),
     Metric("launch__registers_per_thread", "registers per thread", ("launch", "registers")),
     Metric(

@@ -7,8 +7,7 @@ whoever is the last (the counter was at blocks - 1) adds them all.
 Memory keeps no order by itself: another block may see the counter's new value before the parts. The
 barrier orders a block's threads among each other, so thread 0 may speak for all of them: behind the
 barrier, and before it counts, it needs cuda.threadfence(). The reader needs one too, after it has
-counted; that one is there. Find the place of the
-first: it must be thread 0's own.
+counted; that one is there. Find the place of the first: it must be thread 0's own.
 """
 
 import numpy as np
