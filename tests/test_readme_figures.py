@@ -13,166 +13,13 @@ import pytest
 
 import numba_marlin as nm
 from tests import experiment_results
+from tests.claims_of_speed import CASES, CLAIMS, WORDS, claim, prose
 from tests.pages import WRITTEN as TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = (ROOT / "setup.cfg").read_text(encoding="utf-8")
-WORDS = ("no", "one", "two", "three", "four", "five")
-CLAIMS, CASES = {}, []
 # What has a digit and states nothing: names of things.
-NAMES = r"4-bit|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024"
-
-
-def prose():
-    """The text without fences, marked blocks, tables and targets of links, on one line."""
-    text = re.sub(r"<!-- (\w+)(:\S+)? -->.*?<!-- end:\S+ -->|<!-- .*? -->", "", TEXT, flags=re.S)
-    text = re.sub(r"^```.*?^```|^\|.*?\|$", "", text, flags=re.S | re.M)
-    return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
-
-
-def claim(pattern, *marks):
-    def register(derive):
-        CLAIMS[pattern] = derive
-        CASES.append(pytest.param(pattern, marks=marks, id=derive.__name__))
-        return derive
-
-    return register
-
-
-@claim(
-    r"With Hopper's kernels it is (.*?) to (.*?) times as fast as cuBLAS at m = (\d+), and level"
-    r" with it or ahead from m = (\d+) to (\d+) except in (\w+) cells"
-)
-def speed_ups(monkeypatch):
-    """Of what the heuristics choose. Level: not below at the two digits of the table."""
-    report = experiment_results.module("02_hopper", "report", monkeypatch)
-    goals = experiment_results.module("02_hopper", "run", monkeypatch).GOALS
-    found = report.newest(experiment_results.FOLDER / "02_hopper" / "results.jsonl", goals)
-    times = [(m, cell["ours"]["speedup"]) for cells in found.values() for m, cell in cells.items()]
-    smallest, largest = min(times)[0], max(times)[0]
-    at_smallest = [each for m, each in times if m == smallest]
-    below = sum(round(each, 2) < 1 for _, each in times)
-    return (
-        f"{min(at_smallest):.1f}",
-        f"{max(at_smallest):.1f}",
-        smallest,
-        smallest,
-        largest,
-        WORDS[below],
-    )
-
-
-@claim(r"on an H200 at least as fast as the CUDA original in (every) case")
-def beside_the_original(monkeypatch):
-    report = experiment_results.module("01_faithful", "report", monkeypatch)
-    rows = report.newest(experiment_results.FOLDER / "01_faithful" / "results.jsonl")
-    ratios = [row["marlin_cuda_us"] / row["us"] for row in rows.values()]
-    assert len(ratios) > 40 and {row["device"] for row in rows.values()} == {"NVIDIA H200"}
-    return ("every" if min(round(each, 2) for each in ratios) >= 1 else "not every",)  # as there
-
-
-def shares_of_int4(monkeypatch):
-    """NVFP4's and MXFP4's bytes a second over INT4's, of every cell and both types, in percent."""
-    report = experiment_results.module("06_nvfp4", "report", monkeypatch)
-    results = experiment_results.FOLDER / "06_nvfp4" / "results.jsonl"
-    shares = [
-        100 * report.share(row, kinds["int4-g128"])
-        for dtype in ("float16", "bfloat16")
-        for batches in report.newest(results, dtype).values()
-        for kinds in batches.values()
-        for kind, row in kinds.items()
-        if kind in ("nvfp4", "mxfp4")
-    ]
-    assert len(shares) > 80
-    return shares
-
-
-@claim(
-    r"NVFP4 and MXFP4 weights run on `decode` and `wgmma` at (\d+) to (\d+)% of INT4's bytes",
-    pytest.mark.thorough,
-)
-def range_of_shares(monkeypatch):
-    shares = shares_of_int4(monkeypatch)
-    return f"{min(shares):.0f}", f"{max(shares):.0f}"
-
-
-@claim(
-    r"on an H200 at (\d+)% or more of INT4's bytes per second in every cell measured",
-    pytest.mark.thorough,
-)
-def smallest_share(monkeypatch):
-    return (f"{min(shares_of_int4(monkeypatch)):.0f}",)
-
-
-def newest_quantisers(monkeypatch):
-    return experiment_results.module("07_quantisers", "report", monkeypatch).newest()
-
-
-@claim(
-    r"at (\d) bits in groups of (\d+), the divergence from the float model is ([\d.]+) nats per"
-    r" token with rounding to nearest, ([\d.]+) with `mse`, ([\d.]+) with `gptq` and ([\d.]+) with"
-    r" `act_order=True`"
-)
-def divergences(monkeypatch):
-    grid = {"group_size": 128, "symmetric": True, "kind": "model"}
-    kl = {
-        row["variant"]: f"{row['kl']:.3f}"
-        for row in newest_quantisers(monkeypatch)
-        if grid.items() <= row.items()
-    }
-    page = (experiment_results.FOLDER / "07_quantisers" / "README.md").read_text(encoding="utf-8")
-    (bits,) = re.findall(r"are compared at (\d) bits", page)
-    return bits, 128, kl["rtn"], kl["mse"], kl["gptq"], kl["gptq, act order"]
-
-
-@claim(r"(\d+) x (\d+) weights take (\d+) CPU seconds")
-def cost_of_gptq(monkeypatch):
-    row = next(
-        row
-        for row in newest_quantisers(monkeypatch)
-        if (row["kind"], row.get("what")) == ("cost", "gptq")
-    )
-    return row["k"], row["n"], round(row["cpu_seconds"])
-
-
-def block_products(monkeypatch, kernel, wanted):
-    """Speed-ups over cuBLAS by shape (m, n, k), without an epilogue."""
-    report = experiment_results.module("11_block_scaled", "report", monkeypatch)
-    found = report.newest(experiment_results.rows("11_block_scaled"))
-    return {
-        shape: row["speedup"]
-        for (shape, part, epilogue), row in found.items()
-        if (part, epilogue) == (kernel, report.key_of()) and wanted(*shape)
-    }
-
-
-@claim(r"on Hopper at ([\d.]+) to ([\d.]+) of the speed of cuBLAS fp16 for m of (\d+) and more")
-def large_block_products(monkeypatch):
-    found = block_products(monkeypatch, "block_scaled", lambda m, n, k: m >= 512)
-    assert len(found) > 6
-    return f"{min(found.values()):.2f}", f"{max(found.values()):.2f}", min(found)[0]
-
-
-@claim(
-    r"for few rows, reaches ([\d.]+) to ([\d.]+) times cuBLAS for m up to (\d+) \(least at (\d+)\)"
-    r" from (\d+) x (\d+) on"
-)
-def small_block_products(monkeypatch):
-    found = block_products(
-        monkeypatch, "block_decode", lambda m, n, k: m <= 32 and min(n, k) >= 8192
-    )
-    assert len(found) > 15
-    (m, _, _), least = min(found.items(), key=lambda each: each[1])
-    smallest = min(shape[1:] for shape in found)
-    return f"{least:.1f}", f"{max(found.values()):.1f}", max(found)[0], m, *smallest
-
-
-@claim(r"H200 for (\d+) x (\d+) weights .*? which decides at m = (\d+), to do the arithmetic")
-def problem_of_the_ladder(_):  # test_readme_statements compares the columns
-    found = {row["m"]: row for row in experiment_results.rows("18_ladder") if row["m"] != 64}
-    read = {m: row["bytes"] / row["ceilings"]["read_bytes"] for m, row in found.items()}
-    (m,) = (m for m, row in found.items() if row["limit_us"] > 1.01e6 * read[m])
-    return found[m]["k"], found[m]["n"], m
+NAMES = r"4-bit|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024|g \+ 8"
 
 
 @claim(r"The first (\w+) are plain Numba: .*? each a file of less than (\d+) lines")
@@ -369,6 +216,20 @@ def framed_lane(monkeypatch):
     return re.search(r"`numba-marlin trace --lane (\d+) .*?fragments\.png", TEXT).groups()
 
 
+@claim(r"the four framed weights are in the two registers of lane (\d+)")
+def lane_of_the_codes(monkeypatch):
+    return re.search(r"`numba-marlin trace --lane (\d+) .*?codes\.png", TEXT).groups()
+
+
+@claim(r"Warp (\d+) copies\. .*? all that warp (\d+) does")
+def copying_warp(monkeypatch):
+    """The last one of a block of the picture's kernel."""
+    from numba_marlin.kernels.registry import find_kernel
+
+    config = find_kernel("decode").config_type()
+    return config.consumers, config.consumers
+
+
 @claim(r"multiplies (\d+) x (\d+) by (\d+) x (\d+) fp16 values")
 def example(monkeypatch):
     x, y = (
@@ -381,41 +242,6 @@ def example(monkeypatch):
 @claim(r"is an unsigned integer that stays (\d+) bits wide")
 def width(_):
     return re.search(r"`lang\.uint(\d+)`", TEXT).groups()
-
-
-def model_steps(**wanted):
-    """Milliseconds of a step, and times fp16, of the newest row of experiment 21 like that."""
-    rows = [
-        row
-        for row in experiment_results.rows("21_model")
-        if all(row.get(name) == value for name, value in wanted.items())
-    ]
-    return rows[-1]["us"] / 1e3, rows[-1].get("speedup")
-
-
-@claim(
-    r"of an 8B Llama takes ([\d.]+) ms at batch (\d+) and ([\d.]+) at (\d+), ([\d.]+) and ([\d.]+)"
-    r" times less"
-)
-def a_step_of_8b(_):
-    common = {"part": "decode", "shape": "8B", "contender": "int4", "glue": "fused"}
-    (one, faster), (more, by) = (model_steps(**common, m=m) for m in (1, 16))
-    return f"{one:.2f}", 1, f"{more:.2f}", 16, f"{faster:.2f}", f"{by:.2f}"
-
-
-@claim(r"\[one of 70B\] ([\d.]+) ms on (one) H200, ([\d.]+) on (two)")
-def a_step_of_70b(_):
-    common = {"part": "seventy", "shape": "70B", "contender": "int4", "glue": "fused", "m": 1}
-    places = {"one": "1 GPU", "two": "2 GPUs, join"}
-    found = {name: model_steps(**common, where=where)[0] for name, where in places.items()}
-    return f"{found['one']:.1f}", "one", f"{found['two']:.1f}", "two"
-
-
-@claim(r"another kernel multiplies, by `wgmma`: from (\d+) on, where the two crossed")
-def many_rows(_):
-    from numba_marlin.kernels.experts.choice import MANY_ROWS
-
-    return (MANY_ROWS,)
 
 
 @pytest.mark.parametrize("pattern", CASES)
