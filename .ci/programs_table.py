@@ -9,6 +9,7 @@ The programs are those of tests/emulator, ``right_programs``, ``planted_errors``
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -78,10 +79,10 @@ def said(program, body: str, seed, races: bool, checks: str) -> str:
     return "" if tuple(x[: len(want)]) == want else "other values"
 
 
-def refused(task) -> str:
+def refused(task, *given) -> str:
     """What the machine says, cut where the text itself is long; "" if it does as it is told."""
     try:
-        task()
+        task(*given)
     except MachineError as error:
         message = str(error).splitlines()[0].replace("|", "\\|")
         return f"`{message if len(message) <= LONGEST else message[:LONGEST] + ' ...'}`"
@@ -94,15 +95,17 @@ def read(text: str) -> None:
         machine.kernel(entry)
 
 
+def run(body: str, before: str, options: dict[str, Any]) -> None:
+    Machine(frame(body, 0, before)).run(**options)
+
+
 def bad_input() -> list[str]:
     lines = [BAD_INPUT.format(limits="15 s and 1 GiB").rstrip()]
     for name, made in TEXTS.items():
         text = made()
-        lines.append(f"| {name} | {len(text):,} | {refused(lambda: read(text)) or 'read'} |")  # noqa: B023
+        lines.append(f"| {name} | {len(text):,} | {refused(read, text) or 'read'} |")
     lines.append(ENDLESS.rstrip())
-    for name, (body, before, options) in RUNS.items():
-        said = refused(lambda: Machine(frame(body, 0, before)).run(**options))  # noqa: B023
-        lines.append(f"| {name} | {said or 'runs'} |")
+    lines += [f"| {name} | {refused(run, *each) or 'runs'} |" for name, each in RUNS.items()]
     return lines
 
 
