@@ -246,12 +246,13 @@ def write_table():
         if r["kernel"] == name
     )
     commits = ", ".join(
-        f"{label} at {next(r['commit'] for r in reversed(rows) if r['label'] == label)}"
+        f"{label} at {' and '.join(dict.fromkeys(r['commit'] for r in shown))}"
         for label in LABELS
+        if (shown := [r for r in found.values() if r["label"] == label])
     )
-    last = rows[-1]
+    dates, last = ", ".join(sorted({r["date"] for r in found.values()})), rows[-1]
     lines = [
-        f"Measured {last['date']}, {commits}: Python {last['python']}, NumPy {last['numpy']}.",
+        f"Measured {dates}, {commits}: Python {last['python']}, NumPy {last['numpy']}.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",

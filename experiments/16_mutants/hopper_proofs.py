@@ -59,7 +59,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "columns that are packed",
-        ("wgmma",),
+        ("wgmma", *BYTES),
         BRANCH,
         (NEVER,),
         "bra",

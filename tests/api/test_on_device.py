@@ -75,7 +75,9 @@ def multiplied(monkeypatch):
         )
 
     monkeypatch.setattr(running, "_enqueued", prepare)
-    plan = SimpleNamespace(backend="cuda", strided=False, compile=lambda *_: None)
+    plan = SimpleNamespace(
+        backend="cuda", strided=False, compile=lambda *_: None, compile_behind=lambda *_: {}
+    )
     monkeypatch.setattr(planning, "plan", lambda *arguments: plan)
     return done, enqueued
 
@@ -212,9 +214,8 @@ def enqueued(a, c, packed, problem, device, definition, config=None, handle=0):
         info=lambda *arguments, **options: None,
     )
     product = running.Product(problem, {"a": a}, None, weight=packed, kept=weight_operands(packed))
-    return running._enqueued(
-        product, plan, running.Options("numba-cuda"), {"a": a}, {"c": c}, 0, handle, compiled
-    )
+    options, programs = running.Options("numba-cuda"), running._Programs(compiled, None)
+    return running._enqueued(product, plan, options, {"a": a}, {"c": c}, 0, handle, programs)
 
 
 def device_matrix(address, strides=(2 * K, 2)):

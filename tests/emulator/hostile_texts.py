@@ -3,6 +3,8 @@ parameters that ask for more than there is once they run. ``test_hostile_texts``
 memory of each, docs/programs.md says what the machine says.
 """
 
+from typing import Any
+
 from tests.emulator.ptx_cases import HEADER, frame
 
 MANY = 20_000
@@ -84,7 +86,7 @@ TEXTS = {
 }
 
 # name: (body, before the kernel, launch)
-RUNS = {
+RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a loop without end": ("L: add.u32 %r0, %r0, 1; bra L;", "", {"max_instructions": 10_000}),
     "a wait for what never comes": (
         """.shared .align 8 .b64 b; mov.u32 %r2, b; mbarrier.init.shared.b64 [%r2], 2;
