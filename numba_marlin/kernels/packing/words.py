@@ -63,11 +63,13 @@ def load_rows(codes, row, column, middle):
 def store_rows(codes, row, column, left, right):
     """Two words side by side in each of the rows of ``load_rows``; ``column``, that of the left
     one, is even (n is a multiple of 8: both exist, or none). Past n nothing is stored."""
+    first, eighth, second, ninth = left
+    first_right, eighth_right, second_right, ninth_right = right
     if column < codes.shape[1]:
-        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row, column)), (left[0], right[0]))
-        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 8, column)), (left[1], right[1]))
-        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 1, column)), (left[2], right[2]))
-        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 9, column)), (left[3], right[3]))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row, column)), (first, first_right))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 8, column)), (eighth, eighth_right))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 1, column)), (second, second_right))
+        ptx.st_global_v2_b32(ptx.cvta_to_global(codes, (row + 9, column)), (ninth, ninth_right))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -127,12 +129,12 @@ def unpack_4(codes, words):
     a, b, c, d = transposed(e, f, g, h)
     row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 4 * j + 2 * half
     # four columns from 4 j + half words on, and from 2 words farther on
-    first = exchanged(a & NIBBLES, b & NIBBLES, half)
-    eighth = exchanged(a >> 4 & NIBBLES, b >> 4 & NIBBLES, half)
-    second = exchanged(c & NIBBLES, d & NIBBLES, half)
-    ninth = exchanged(c >> 4 & NIBBLES, d >> 4 & NIBBLES, half)
-    left = (first[0], eighth[0], second[0], ninth[0])
-    right = (first[1], eighth[1], second[1], ninth[1])
+    first, first_right = exchanged(a & NIBBLES, b & NIBBLES, half)
+    eighth, eighth_right = exchanged(a >> 4 & NIBBLES, b >> 4 & NIBBLES, half)
+    second, second_right = exchanged(c & NIBBLES, d & NIBBLES, half)
+    ninth, ninth_right = exchanged(c >> 4 & NIBBLES, d >> 4 & NIBBLES, half)
+    left = (first, eighth, second, ninth)
+    right = (first_right, eighth_right, second_right, ninth_right)
     store_rows(codes, row, column, left, right)
 
 
