@@ -8,7 +8,6 @@ The programs are those of tests/emulator, ``right_programs``, ``planted_errors``
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
