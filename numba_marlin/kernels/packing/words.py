@@ -158,7 +158,7 @@ def unpack_8(codes, words):
     if 256 * block >= words.shape[1]:
         return
     place = 256 * block + 8 * t + tile
-    left = load_packed(words, place, 32)
-    right = load_packed(words, place + 128, 32)
+    a, b, c, d = load_packed(words, place, 32)
+    e, f, g, h = load_packed(words, place + 128, 32)
     row, column = cuda.blockIdx.x * 16 + 2 * t, 16 * block + 2 * tile
-    store_rows(codes, row, column, transposed(*left), transposed(*right))
+    store_rows(codes, row, column, transposed(a, b, c, d), transposed(e, f, g, h))
