@@ -263,7 +263,7 @@ def test_the_last_line_of_the_tests_is_of_about_as_many(request):
     passed, skipped, seconds = map(
         float,
         re.search(
-            r"= (\d+) passed, (\d+) skipped in ([\d.]+)s",
+            r"= (\d+) passed, (\d+) skipped(?:, \d+ warnings)? in ([\d.]+)s",
             re.search(BLOCK.format("test"), TEXT, re.DOTALL)[1],
         ).groups(),
     )
