@@ -114,3 +114,19 @@ def test_ids_of_torch_that_break_the_rules_add_nothing_and_leave_locks_as_they_w
     counted = ROUTING.weights * ((ids >= 0) & (ids < E)).numpy()
     wanted = np.einsum("ts,tk,tskn->tn", counted, X.astype(np.float64), taken)
     assert np.abs(y.numpy() - wanted).max() < 2e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    "changes, side_by_side, stages",
+    (
+        ({}, 8, 3),
+        ({"m": 255}, 4, 4),  # fewer than 8 rows of an expert
+        # where three stages of eight warps do not fit
+        ({"bits": 8}, 4, 2),
+        ({"group_size": 32}, 4, 4),
+    ),
+)
+def test_eight_warps_side_by_side_where_their_ring_fits(changes, side_by_side, stages):
+    problem = replace(ExpertsProblem(256, 4096, 7168, experts=256, top_k=8), **changes)
+    config = heuristics.default_config("moe", problem, devices.device("H200"))
+    assert (config.batch, config.warps_n, config.stages) == (16, side_by_side, stages)
