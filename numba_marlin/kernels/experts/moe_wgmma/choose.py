@@ -2,10 +2,11 @@
 to be as long as one of ``wgmma``'s (``wgmma.choose``).
 
 So it was on an H200, but for a factor of 1.1 to 1.27 that gathered rows and falling clocks cost
-(16 to 1,024 rows per expert, tiles of 48, 96 and 128 x 256; experiments/26_experts, 2026-11-28);
-tiles of 32, 80 and 160 to 192 rows are interpolated as there, and were not timed here. Rows that
-are not there cost as much as others. So a tile that is too high multiplies zeros, and one that is
-too low dequantises weights again for each row block.
+(16 to 1,024 rows per expert, tiles of 48, 96 and 128 x 256; experiments/26_experts, 2026-11-28).
+Steps of 48, 80 and 96 rows, and of 128 columns, are interpolated as there: beside 128 x 256 tiles
+of 48 and 96 x 256 and 192 x 128 took 1.03 to 1.05 times that, 128 x 128 1.23; 160 and 176 rows were
+not timed. Rows that are not there cost as much as others. So a tile that is too high multiplies
+zeros, and one that is too low dequantises weights again for each row block.
 
 How many row blocks an expert has is not known when a launch is chosen: the mean is taken over five
 numbers of rows about that of an even routing, as far apart as chance, and an eighth more, makes
