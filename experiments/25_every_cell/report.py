@@ -1,15 +1,13 @@
-"""results.jsonl -> the tables of README.md. Of every cell the newest row counts."""
+"""results.jsonl -> the tables of README.md. Of every cell the newest row counts, and of its
+configurations today's choice, if it was timed (``of_today``)."""
 
-from dataclasses import asdict
 from statistics import geometric_mean, mean
 
 import shapes
 
-from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
-CHANGES = ("<!-- changes: begin -->", "<!-- changes: end -->")
 BANDS = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096))
 REGRET_GOALS = (0.05, 0.02)  # at most, in every cell and on average
 WORST = 25  # cells of the regret's table
@@ -25,6 +23,39 @@ def newest(found):
         for m in shapes.BATCHES
         if (layer.k, layer.n, m) in last
     }
+
+
+def of_today(cells, choices):
+    """The cells with today's choice in the place of that of their rows, where it was timed in the
+    same rounds; ``then``: whether it was not, and the choice of then stands. choices: {(layer, m):
+    (kernel, {field: value})}."""
+    return {key: _rechosen(row, *choices[key]) for key, row in cells.items()}
+
+
+def _rechosen(row, kernel, config):
+    timed = [(row["kernel"], row["config"]), *map(_whole_config(row), row["others"])]
+    if (kernel, config) not in timed:
+        return row | {"then": True}
+    at = timed.index((kernel, config))
+    if at == 0:
+        return row
+    others = [
+        {"kernel": name, "config": each, "us": other["us"], "predicted_us": other["predicted_us"]}
+        for (name, each), other in zip(timed, (row, *row["others"]))
+    ]
+    chosen = others.pop(at)
+    limit_share = row["limit_share"] * row["us"] / chosen["us"]
+    return row | chosen | {"limit_share": limit_share, "others": others, "then": False}
+
+
+def _whole_config(row):
+    """-> function: another configuration of the row, of which the row has what differs."""
+
+    def whole(other):
+        same = row["config"] if other["kernel"] == row["kernel"] else {}
+        return other["kernel"], same | other["config"]
+
+    return whole
 
 
 def names_of_peers(cells):
@@ -161,7 +192,9 @@ def instead(row, best):
     """What the best configuration has otherwise."""
     if best["kernel"] != row["kernel"]:
         return described(best["kernel"], best["config"])
-    return ", ".join(f"{name}={value}" for name, value in best["config"].items())
+    there = row["config"]
+    differs = {name: each for name, each in best["config"].items() if there.get(name, ...) != each}
+    return ", ".join(f"{name}={value}" for name, value in differs.items())
 
 
 def sentences(cells):
@@ -181,6 +214,14 @@ def sentences(cells):
         f"The choice's regret is {mean(values):.1%} on average (goal {average:.0%}) and"
         f" {max(values):.1%} at most; {within} of {len(values)} cells are within {most:.0%}."
     )
+    other = sum(not row.get("then", True) for row in cells.values())
+    lost_sight = sum(row.get("then", False) for row in cells.values())
+    if other:
+        said.append(
+            f"In {other} cells the choice is another than when they were timed, in the same rounds."
+        )
+    if lost_sight:
+        said.append(f"In {lost_sight} today's choice was not timed, and that of then stands.")
     for name, why in failures(cells).items():
         said.append(f"{name} failed in {len(why)} cells; the first says: {why[0]}")
     return " ".join(said)
@@ -216,9 +257,8 @@ def sources():
     )
 
 
-def body(found):
+def body(cells):
     """What stands between the markers."""
-    cells = newest(found)
     if not cells:
         return f"Not measured yet.\n\n### The layers\n\n{sources()}"
     parts = [sentences(cells), overview(cells)]
@@ -231,37 +271,6 @@ def body(found):
     return "\n\n".join(each for each in parts if each)
 
 
-def changes_text(changes):
-    """What stands between CHANGES. changes: as of ``run.changes``."""
-    lines = [
-        [
-            f"{layer.k} x {layer.n}",
-            str(m),
-            described(timed.kernel, asdict(timed.config)),
-            described(chosen.kernel, asdict(chosen.config)),
-            f"{factor:.2f}",
-        ]
-        for layer, m, chosen, timed, factor in sorted(changes, key=lambda each: -each[-1])
-    ]
-    factors = [each[-1] for each in changes]
-    total = len(shapes.layers()) * len(shapes.BATCHES)
-    said = (
-        f"Another choice in {len(lines)} of {total} cells, predicted {min(factors):.2f} to"
-        f" {max(factors):.2f} times as fast, geometric mean {geometric_mean(factors):.2f}."
-        " Modelled, not measured."
-    )
-    header = ["k x n", "m", "the best of the tiles that were timed", "chosen", "predicted factor"]
-    return f"{said}\n\n{markdown(header, lines)}"
-
-
-def write_changes(readme, changes):
-    text = changes_text(changes)
-    replace_between(readme, CHANGES, text)
-    print(text.splitlines()[0])
-
-
-def write(results, readme):
-    found = rows_module.read(results) if results.exists() else []
-    replace_between(readme, MARKERS, body(found))
-    cells = newest(found)
-    print(f"{sentences(cells)}\n\n{overview(cells)}" if cells else f"no rows in {results}")
+def write(cells, readme):
+    replace_between(readme, MARKERS, body(cells))
+    print(f"{sentences(cells)}\n\n{overview(cells)}" if cells else "no rows")

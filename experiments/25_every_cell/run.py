@@ -4,7 +4,6 @@
     python experiments/25_every_cell/run.py measure --peer humming [--seconds 450]
     python experiments/25_every_cell/run.py report      # the tables of README.md
     python experiments/25_every_cell/run.py refit       # constants of the choice; no GPU
-    python experiments/25_every_cell/run.py changes     # choices that nobody timed; no GPU
     python experiments/25_every_cell/run.py expect      # what it will measure; no GPU
 
 A cell is a layer of ``shapes.py`` and an m. In the same interleaved rounds (``numba_marlin.bench``:
@@ -25,6 +24,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -236,9 +236,24 @@ def _beside(peer, row):
     return peer.get("failed") or f"{peer['us'] / row['us']:.2f}"
 
 
+def todays_choices(cells):
+    """{(layer, m): (kernel, {field: value})}"""
+    device = devices.device("H200")
+    found = {
+        (layer, m): rank(WeightProblem(m, layer.n, layer.k, GROUP_SIZE), device)[0]
+        for layer, m in cells
+    }
+    return {key: (each.kernel, asdict(each.config)) for key, each in found.items()}
+
+
+def cells_of_today(out):
+    cells = report.newest(rows.read(out) if out.exists() else [])
+    return report.of_today(cells, todays_choices(cells))
+
+
 def write_report(args):
-    """The tables of README.md, of what results.jsonl has."""
-    report.write(args.out, HERE / "README.md")
+    """The tables of README.md, of what results.jsonl has, for today's choices."""
+    report.write(cells_of_today(args.out), HERE / "README.md")
 
 
 def write_refit(args):
@@ -246,26 +261,7 @@ def write_refit(args):
     refit.write(rows.read(args.out) if args.out.exists() else [], list(shapes.layers()))
 
 
-def write_changes(args):
-    """The table of README.md of cells whose choice is a tile that nobody timed; no GPU."""
-    report.write_changes(HERE / "README.md", changes())
-
-
-def changes():
-    """(layer, m, the choice, the best of what was timed, predicted factor) of every cell in which a
-    tile of ``choose.BETWEEN`` is chosen."""
-    device, found = devices.device("H200"), []
-    for layer in shapes.layers():
-        for m in shapes.BATCHES:
-            ranked = rank(WeightProblem(m, layer.n, layer.k, GROUP_SIZE), device, per_kernel=99)
-            timed = next(each for each in ranked if not refit.is_between(each.config))
-            if timed is not ranked[0]:
-                us = ranked[0].figures["predicted_us"] / refit.choose.MARGIN
-                found.append((layer, m, ranked[0], timed, timed.figures["predicted_us"] / us))
-    return found
-
-
-SECONDS_A_CELL, SECONDS_A_LAYER, SECONDS_A_KERNEL = 0.35, 5.0, 2.5  # reckoned, with one peer
+SECONDS_A_CELL, SECONDS_A_LAYER, SECONDS_A_KERNEL = 0.35, 13.0, 2.5  # reckoned, with one peer
 
 
 def expect(args):
@@ -297,7 +293,7 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for run in (measure, write_report, write_refit, write_changes, expect):
+    for run in (measure, write_report, write_refit, expect):
         command = commands.add_parser(run.__name__.removeprefix("write_"), help=run.__doc__)
         command.add_argument("--out", type=Path, default=RESULTS, help="the rows' file")
         command.set_defaults(run=run)

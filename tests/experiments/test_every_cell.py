@@ -127,19 +127,46 @@ def test_the_tables_say_who_is_ahead(run):
     assert "Beside humming: ahead in 1 of 2 cells, 0.90 to 1.25 times as fast" in said
     assert "humming failed in 1 cells; the first says: peer 'humming' raises E" in said
     assert "2 of 3 cells are within 5%" in said and "8.3% on average (goal 2%)" in said
-    assert "Peers: humming 1.0." in report.body(found)
+    assert "Peers: humming 1.0." in report.body(cells)
 
 
 def test_without_rows_the_report_has_the_layers(run):
-    text = run.report.body([])
+    text = run.report.body({})
     assert "Not measured yet" in text and "deepseek-ai/DeepSeek-V3" in text
 
 
-def test_the_readme_shows_the_recorded_rows(run):
+@pytest.mark.thorough
+def test_the_readme_shows_the_recorded_rows_with_todays_choices(run):
     begin, end = run.report.MARKERS
     text = (run.HERE / "README.md").read_text(encoding="utf-8")
-    found = rows.read(run.RESULTS) if run.RESULTS.exists() else []
-    assert text.split(begin)[1].split(end)[0].strip() == run.report.body(found)
+    cells = run.cells_of_today(run.RESULTS)
+    assert text.split(begin)[1].split(end)[0].strip() == run.report.body(cells)
+
+
+def test_todays_choice_stands_where_it_was_timed(run):
+    """And its time is that of the same rounds; what was chosen then is one of the others."""
+    layer = run.shapes.layers()[0]
+    row = cell(run, layer, 64, us=20.0, others=(8.0, 9.0), humming=16.0)
+    row["others"][1] |= {"kernel": "decode", "config": {"batch": 8}}
+    whole = {"tile_m": 128, "tile_n": 128, "stages": 4}
+
+    def today(kernel, config):
+        key = (layer, 64)
+        return run.report.of_today({key: row}, {key: (kernel, config)})[key]
+
+    assert today("wgmma", whole) == row
+    other = today("wgmma", whole | {"tile_m": 64})
+    assert (other["us"], run.report.ratio(other, "humming"), run.report.regret(other)) == (8, 2, 0)
+    assert [each["us"] for each in other["others"]] == [20.0, 9.0]
+    assert other["others"][1]["config"] == {"batch": 8}
+    assert other["limit_share"] == pytest.approx(2.5 * row["limit_share"])
+    decode = today("decode", {"batch": 8})
+    assert decode["us"] == 9.0 and run.report.best_other(decode)["config"] == whole | {"tile_m": 64}
+    unknown = today("wgmma", whole | {"tile_m": 32})
+    assert unknown["us"] == 20.0
+    said = run.report.sentences({1: row, 2: other, 3: decode, 4: unknown})
+    assert "In 2 cells the choice is another than when they were timed" in said
+    assert "In 1 today's choice was not timed" in said
 
 
 def test_no_lost_cell_is_said_in_words(run):
@@ -235,57 +262,73 @@ def test_a_run_goes_on_after_an_edit_of_the_kernels(run, measured, monkeypatch):
 
 @pytest.mark.thorough
 def test_a_refit_finds_the_constants_that_times_were_made_of(run, capsys):
-    """And of layers that it has not seen it predicts what they take."""
-    refit, choose, layers = run.refit, run.refit.choose, list(run.shapes.layers())[:2]
-    between = choose.Arrangement(96, 128, 1, 2, 8)
-    true = replace(
-        choose.COSTS,
-        launch=1.7,
-        stripes_slower=1.3,
-        step={each: 0.9 * us for each, us in choose.STEP_US.items()} | {between: 0.25},
+    """Of both kernels; and of layers that it has not seen it predicts what they take."""
+    refit, layers = run.refit, list(run.shapes.layers())[:3]
+    choices = {"wgmma": refit.wgmma_choice, "decode": refit.decode_choice}
+    tile, stripe = (
+        next(iter(each)) for each in (choices["wgmma"].STEP_US, choices["decode"].ALONE)
+    )
+    steps = {each: 0.9 * us for each, us in choices["wgmma"].STEP_US.items()} | {tile: 0.25}
+    fitted = {each: (1.1 * us, rate) for each, (us, rate) in choices["decode"].FITTED.items()} | {
+        stripe: (3.0, 28.0)
+    }
+    true = refit.Costs(
+        replace(refit.wgmma_choice.COSTS, launch=1.7, stripes_slower=1.3, step=steps),
+        replace(refit.decode_choice.COSTS, x_share=0.4, fitted=fitted),
     )
     found = []
     for layer in layers:
-        for m in (64, 96, 512):
+        for m in (1, 8, 16, 64, 96, 512):
             problem = WeightProblem(m, layer.n, layer.k, 128)
-            first, *others = choose.configurations(problem, H200)
-            made = [
-                {"us": choose.modelled_us(problem, each, H200, true), "predicted_us": 9.0}
-                | {"kernel": "wgmma", "config": asdict(each)}
-                for each in (first, *others)
-            ]
+            made = []
+            for name, costs in (("wgmma", true.wgmma), ("decode", true.decode)):
+                if name == "wgmma" or m <= 16:
+                    made += [
+                        {
+                            "us": choices[name].predicted_us(problem, each, H200, costs),
+                            "predicted_us": 9.0,
+                            "kernel": name,
+                            "config": asdict(each),
+                        }
+                        for each in choices[name].configurations(problem, H200)
+                    ]
             found.append(cell(run, layer, m) | made[0] | {"others": made[1:]})
     cells = refit.cells_of(found, layers)
-    fitted = refit.fit(cells, H200)
-    assert refit.mean_error(cells, choose.COSTS, H200) > 0.05
-    assert refit.mean_error(cells, fitted, H200) < 0.01
-    assert fitted.step[between] == pytest.approx(0.25, rel=0.05)
+    again = refit.fit(cells, H200)
+    assert refit.mean_error(cells, refit.Costs(), H200) > 0.05
+    assert refit.mean_error(cells, again, H200) < 0.01
+    assert again.wgmma.step[tile] == pytest.approx(0.25, rel=0.05)
+    assert again.decode.fitted[stripe][1] == pytest.approx(28.0, rel=0.05)
     refit.write(found, layers)
     said = capsys.readouterr().out
-    assert "6 cells" in said and "layers held out" in said and "Arrangement(96, 128, 1, 2" in said
+    assert "18 cells" in said and "layers held out" in said and "Arrangement(96, 128, 1, 2" in said
+    assert "kernels/decode/choose.py" in said and "of large layers" in said
     inside, outside = next(refit.folds(cells))
     assert not {each.layer for each in inside} & {each.layer for each in outside}
+
+
+def test_a_refit_takes_the_rows_of_large_layers(run):
+    """INT4 in groups of 128 only, of the two kernels."""
+    large = run.refit.cells_of_large_layers()
+    assert len(large) > 100 and {type(each.timed[0].config).__name__ for each in large} == {
+        "WgmmaConfig",
+        "DecodeConfig",
+    }
+    assert max(each.problem.k for each in large) == 135168
 
 
 def test_a_refit_sees_whatever_was_timed_in_a_cell(run):
     layers = list(run.shapes.layers())
     row = cell(run, layers[3], 64, 10.0, others=(8.0, 9.0))
-    row["others"][1] |= {"kernel": "decode", "config": {}, "predicted_us": 7.5}
+    row["others"][1] |= {"kernel": "ampere", "config": {}, "predicted_us": 7.5}
     (found,) = run.refit.cells_of([row], layers)
     assert found.layer == 3 and [each.us for each in found.timed] == [10.0, 8.0, 9.0]
     chosen, like_it, other = found.timed
     assert (chosen.config.tile_m, like_it.config.tile_m, like_it.config.stages) == (128, 64, 4)
     assert run.refit.predicted(found, other, None, H200) == 7.5 and other.config is None
-    assert run.refit.regrets([found], run.refit.choose.COSTS, H200) == [9.0 / 8.0 - 1]
+    assert run.refit.regrets([found], run.refit.Costs(), H200) == [9.0 / 8.0 - 1]
     with pytest.raises(ValueError, match="measure first"):
         run.refit.write([], layers)
-
-
-@pytest.mark.thorough
-def test_the_readme_shows_where_the_choice_is_another(run):
-    begin, end = run.report.CHANGES
-    text = (run.HERE / "README.md").read_text(encoding="utf-8")
-    assert text.split(begin)[1].split(end)[0].strip() == run.report.changes_text(run.changes())
 
 
 def test_a_peer_that_fails_is_left_out_of_the_cell(measured):

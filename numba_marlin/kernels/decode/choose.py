@@ -2,8 +2,8 @@
 
 The times are modelled: a fixed part, and the bytes that the busiest SM reads, at a rate. Both were
 fitted, an arrangement at a time, to runs on an H200 (132 SMs, launches back to back, weights not in
-L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those, except that 4096 x 4096 is up
-to 20% faster. The rates for 32 rows are those of a form that spilled a few registers and, for the
+L2): m = 1 to 32, 32 real layers and larger ones (experiments/25_every_cell, ``refit``, 2026-11-28).
+The rates for 32 rows, which were not fitted anew, are those of a form that spilled a few registers and, for the
 narrower tile, had stages of 256: as they stand they were not timed. Nor were 8 bits and zero
 points: there it is the bytes that say how long it takes. Another device's memory scales the rate.
 Block-scaled FP4 takes its own bytes at INT4's rates: 5% off on average, 13% at most
@@ -18,7 +18,8 @@ than one of eight that waits less for registers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
@@ -33,9 +34,6 @@ from numba_marlin.kernels.language.choice import (
 )
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.problems import WeightProblem
-
-X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
-READ_AHEAD = 0.6  # of a ring, where the next launch has SMs of its own (k = 4096 and 14336)
 
 
 @dataclass(frozen=True)
@@ -78,14 +76,14 @@ class Arrangement:
 
 
 FITTED = {  # us of a launch, bytes that an SM takes in a ns
-    Arrangement(8, 1, 8, 512, 7, 1, True): (2.6, 30.9),
-    Arrangement(8, 2, 8, 512, 4, 1, False): (5.0, 34.9),
-    Arrangement(8, 4, 2, 128, 5, 2, False): (5.7, 36.7),
-    Arrangement(16, 1, 8, 512, 5, 1, True): (2.9, 28.6),
-    Arrangement(16, 4, 2, 256, 4, 1, False): (7.5, 35.0),
-    Arrangement(16, 8, 1, 256, 3, 1, False): (9.5, 36.0),
-    Arrangement(32, 2, 4, 128, 6, 1, False): (6.5, 22.0),
-    Arrangement(32, 8, 1, 128, 4, 1, False): (9.5, 24.0),
+    Arrangement(8, 1, 8, 512, 7, 1, True): (2.32, 30.6),
+    Arrangement(8, 2, 8, 512, 4, 1, False): (4.16, 31.6),
+    Arrangement(8, 4, 2, 128, 5, 2, False): (4.81, 34.3),
+    Arrangement(16, 1, 8, 512, 5, 1, True): (2.51, 28.7),
+    Arrangement(16, 4, 2, 256, 4, 1, False): (7.69, 36.5),
+    Arrangement(16, 8, 1, 256, 3, 1, False): (9.74, 34.2),
+    Arrangement(32, 2, 4, 128, 6, 1, False): (6.5, 22),
+    Arrangement(32, 8, 1, 128, 4, 1, False): (9.5, 24),
 }
 # Two blocks an SM have to be asked for, by a configuration's fields. In a model, where other
 # kernels stand between two products, blocks of the next product pile up beside those of the one
@@ -103,6 +101,24 @@ OTHERWISE = {
     32: (8.0, 23.0),
 }
 
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What the prediction is made of. ``experiments/25_every_cell`` fits it to rows."""
+
+    #: what a byte of x costs, beside one of weights: it comes from L2
+    x_share: float = 0.269
+    #: of a ring, where the next launch has SMs of its own
+    read_ahead: float = 0.59
+    #: {Arrangement: (us of a launch, bytes that an SM takes in a ns)}
+    fitted: Mapping[Arrangement, tuple[float, float]] = field(default_factory=lambda: FITTED)
+
+    def fit_of(self, config: DecodeConfig) -> tuple[float, float]:
+        found = (fit for each, fit in self.fitted.items() if each.like(config))
+        return next(found, OTHERWISE[config.batch])
+
+
+COSTS = Costs()
 
 # For the batch-invariant mode one of more rows, which nobody timed. (Of 32 rows it spills 20
 # bytes.)
@@ -186,11 +202,11 @@ def work(problem: WeightProblem, config: DecodeConfig, sms: int) -> dict:
     }
 
 
-def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -> float:
+def predicted_us(
+    problem: WeightProblem, config: DecodeConfig, device: Device, costs: Costs = COSTS
+) -> float:
     m, n, k = problem.m, problem.n, problem.k
-    fixed_us, rate = next(
-        (fit for each, fit in FITTED.items() if each.like(config)), OTHERWISE[config.batch]
-    )
+    fixed_us, rate = costs.fit_of(config)
     if device.bandwidth_bytes:
         rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
     tiles, blocks = (
@@ -203,7 +219,7 @@ def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -
     group_bytes = (
         config.scale_bytes / COLUMNS * scale_rows + config.zero_bytes / COLUMNS * zero_rows
     )
-    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + X_SHARE * 2 * k * min(
+    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + costs.x_share * 2 * k * min(
         m, config.batch
     )
     busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
@@ -211,7 +227,7 @@ def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -
         # blocks of the next launch run beside those of this one: what they read before they must
         # wait is no more than their ring
         ring = config.stages * config.columns * config.stage_k * config.bits / 8
-        busiest -= min(READ_AHEAD * ring, busiest / 2)
+        busiest -= min(costs.read_ahead * ring, busiest / 2)
     return fixed_us + busiest / (1000 * rate)
 
 

@@ -2,15 +2,15 @@
 
 The times are modelled: the launch, what each tile of the busiest block costs besides its steps, and
 the steps of k = 64 that it multiplies, each as long as its arrangement took on an H200 (132
-multiprocessors, graphs of launches, weights not in L2). Fitted to m = 16 to 1024, 4096 x 4096 to
-135168 x 33792, g = 128, 2026-11-22: 8% off on average, up to 40% for what nobody would choose.
-Block-scaled FP4 takes INT4's times: 5% off on average, 16% at most (experiments/06_nvfp4).
+multiprocessors, graphs of launches, weights not in L2). Fitted to rows of m = 1 to 4096, 32 real
+layers and, at a few m, layers up to 135168 x 33792, g = 128 (experiments/25_every_cell, ``refit``,
+2026-11-28): 4% off on average, and as much for layers that were held out.
+Block-scaled FP4 takes INT4's times (experiments/06_nvfp4).
 
-Tiles of BETWEEN were not timed: a step of theirs is interpolated over tile_m between the two timed
-tiles next to them that have the same columns and consumers. Of the timed tiles that have two such
-neighbours, each is so found from the others within 2.1% (``tests/test_choices.py``); of 128 columns
-and two warpgroups only two tiles were timed, and nothing can be held out. The time of such a tile
-is raised by MARGIN, so that it is chosen where it is predicted to gain more than 5%.
+Tiles of other rows than powers of two fill 132 multiprocessors where those do not: 512 rows by 5120
+columns are three by forty tiles of 176 x 128, one wave. A step of a tile that was not timed is
+interpolated over tile_m between its timed neighbours of the same columns and consumers
+(``moe_wgmma`` has such).
 Columns between 128 and 256 are not there: a warp of a warpgroup has strips of one panel, and four
 warps share three panels with neither equal work nor one m64 of ``wgmma``.
 
@@ -35,6 +35,7 @@ meanwhile: 16% faster to 65% slower, and never the fastest of a problem.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -52,7 +53,6 @@ from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
 from numba_marlin.problems import WeightProblem
 
 LARGEST_TILE = 128 * 256
-MARGIN = 1.05  # by which an arrangement of BETWEEN must be better than all that were timed
 
 
 @dataclass(frozen=True)
@@ -79,30 +79,27 @@ class Arrangement:
 
 
 STEP_US = {
-    Arrangement(16, 128, 1, 2, 12): 0.2,
+    Arrangement(16, 128, 1, 2, 12): 0.217,
     Arrangement(16, 256, 2, 2, 12): 0.33,
-    Arrangement(32, 128, 1, 2, 12): 0.215,
-    Arrangement(32, 256, 2, 1, 12): 0.358,
-    Arrangement(32, 256, 2, 2, 8): 0.362,
-    Arrangement(64, 128, 1, 2, 12): 0.258,
-    Arrangement(64, 128, 2, 1, 12): 0.29,
-    Arrangement(64, 256, 2, 1, 8): 0.46,
-    Arrangement(128, 64, 1, 2, 8): 0.22,
-    Arrangement(128, 128, 1, 2, 6): 0.357,
-    Arrangement(128, 256, 2, 1, 6): 0.67,
-    Arrangement(256, 128, 2, 1, 4): 0.67,
+    Arrangement(32, 128, 1, 2, 12): 0.222,
+    Arrangement(32, 256, 2, 2, 8): 0.358,
+    Arrangement(32, 256, 2, 1, 12): 0.363,
+    Arrangement(48, 128, 1, 2, 12): 0.2336,
+    Arrangement(48, 256, 2, 1, 8): 0.3826,
+    Arrangement(64, 128, 1, 2, 12): 0.2533,
+    Arrangement(64, 128, 2, 1, 12): 0.2923,
+    Arrangement(64, 256, 2, 1, 8): 0.4228,
+    Arrangement(96, 128, 1, 2, 8): 0.2896,
+    Arrangement(96, 256, 2, 1, 8): 0.5039,
+    Arrangement(112, 256, 2, 1, 7): 0.556,
+    Arrangement(128, 64, 1, 2, 8): 0.2246,
+    Arrangement(128, 128, 1, 2, 6): 0.3448,
+    Arrangement(128, 256, 2, 1, 6): 0.629,
+    Arrangement(160, 128, 2, 1, 6): 0.42,
+    Arrangement(176, 128, 2, 1, 6): 0.448,
+    Arrangement(192, 128, 2, 1, 6): 0.4771,
+    Arrangement(256, 128, 2, 1, 4): 0.6298,
 }
-BETWEEN = (
-    Arrangement(48, 128, 1, 2, 12),
-    Arrangement(48, 256, 2, 1, 8),
-    Arrangement(96, 128, 1, 2, 8),
-    Arrangement(96, 256, 2, 1, 8),
-    Arrangement(112, 256, 2, 1, 7),
-    Arrangement(160, 128, 2, 1, 6),
-    Arrangement(176, 128, 2, 1, 6),
-    Arrangement(192, 128, 2, 1, 6),
-)
-ARRANGEMENTS = (*STEP_US, *BETWEEN)
 INVARIANT_PARTS = (1, 2, 4)
 
 
@@ -111,29 +108,46 @@ class Costs:
     """What the prediction adds up, in microseconds unless a line says otherwise.
     ``experiments/25_every_cell`` fits it to rows."""
 
-    launch: float = 2.5
-    #: of a tile that a block has alone, beside its steps; that a cluster shares
-    whole_tile: float = 0.5
+    launch: float = 2.37
+    #: less of it where multiprocessors are left without a block, as blocks of the next launch begin
+    #: there: for all of them; and the least that is left
+    idle: float = 3.99
+    least_launch: float = 0.5
+    #: of a tile that a cluster shares
     cluster_tile: float = 5.0
     #: of a tile, where two k groups add up
-    k_groups: float = 1.0
-    #: of a KiB of fp32 sums: a tile in parts, and each part more; stripes, once a launch
-    parts: float = 0.025
-    part: float = 0.0113
-    stripes: float = 0.1
+    k_groups: float = 0.544
+    #: of a KiB of fp32 sums: of a tile that a block has alone; of one in parts, and each part more;
+    #: of stripes, once a launch, and for each block that shares a tile
+    whole_tile: float = 0.0133
+    parts: float = 0.034
+    part: float = 0.0127
+    stripes: float = 0.0737
+    sharer: float = 0.0101
     #: factors of steps in stripes: at least; more for each row of tiles but one; at most
-    stripes_slower: float = 1.12
-    row_slower: float = 0.1
+    stripes_slower: float = 1.09
+    row_slower: float = 0.0135
     at_most_slower: float = 1.4
-    #: falling clocks: from how long a launch on, of tiles of how many rows, by which factor
-    sustained: float = 400.0
-    sustained_rows: int = 96
-    sustained_slower: float = 1.12
+    #: falling clocks: between which lengths of a launch, of tiles of how many rows, by which
+    #: factor at most
+    sustained_from: float = 60.0
+    sustained_to: float = 500.0
+    sustained_rows: int = 64
+    sustained_slower: float = 1.14
     #: a step of 128 x 256, which others are guessed from, and the least guess
-    largest_step: float = 0.67
+    largest_step: float = 0.629
     least_step: float = 0.2
     #: {Arrangement: a step of k = 64}
     step: Mapping[Arrangement, float] = field(default_factory=lambda: STEP_US)
+
+    def of_clocks(self, us: float, tile_m: int) -> float:
+        """The factor of falling clocks for a launch that would take ``us`` without."""
+        if us <= self.sustained_from or tile_m < self.sustained_rows:
+            return 1.0
+        length = math.log(us / self.sustained_from) / math.log(
+            self.sustained_to / self.sustained_from
+        )
+        return 1 + (self.sustained_slower - 1) * min(length, 1.0)
 
     def step_of(self, config: WgmmaConfig) -> float:
         """Of an arrangement that was not timed: between its neighbours, or, if it has none on both
@@ -154,10 +168,10 @@ COSTS = Costs()
 
 
 def configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
-    """Every arrangement of ARRANGEMENTS: with whole tiles, with as many parts of each as there
+    """Every arrangement of STEP_US: with whole tiles, with as many parts of each as there
     are multiprocessors for, and in stripes if they cut any."""
     found = []
-    for arrangement in ARRANGEMENTS:
+    for arrangement in STEP_US:
         tiles = ceil_div(problem.m, arrangement.tile_m) * ceil_div(problem.n, arrangement.tile_n)
         parts = max((each for each in PARTS if tiles * each <= device.sms), default=1)
         sharing = [{"parts": parts}] if parts > 1 else []
@@ -171,7 +185,7 @@ def invariant_configurations(problem: WeightProblem, device: Device) -> list[Wgm
     """Whole tiles, and those in as many parts whatever m is."""
     found = [
         _arranged(arrangement, problem, parts=parts)
-        for arrangement in ARRANGEMENTS
+        for arrangement in STEP_US
         for parts in INVARIANT_PARTS
     ]
     return [config for config in found if config is not None]
@@ -243,15 +257,10 @@ def work(problem: WeightProblem, config: WgmmaConfig, sms: int) -> dict:
     }
 
 
-def predicted_us(problem: WeightProblem, config: WgmmaConfig, device: Device) -> float:
-    us = modelled_us(problem, config, device)
-    return us * MARGIN if any(each.like(config) for each in BETWEEN) else us
-
-
-def modelled_us(
+def predicted_us(
     problem: WeightProblem, config: WgmmaConfig, device: Device, costs: Costs = COSTS
 ) -> float:
-    """The time that ``costs`` add up to, with no margin."""
+    """The time that ``costs`` add up to."""
     step_us = costs.step_of(config)
     tiles, steps, teams = (
         config.tiles(problem.m, problem.n),
@@ -259,28 +268,30 @@ def modelled_us(
         max(1, device.sms // config.team),
     )
     sums_kib, groups_us = config.partial_bytes / 1024, costs.k_groups * (config.k_groups - 1)
+    whole_tile_us = costs.whole_tile * sums_kib
+    blocks = config.grid(problem.m, problem.n, problem.k, device.sms)[0]
+    time = max(costs.least_launch, costs.launch - costs.idle * (1 - blocks / device.sms))
     if config.split:
         rounds, left = divmod(tiles, teams)
         row_tiles = ceil_div(problem.m, config.tile_m)
         slower = min(
             costs.stripes_slower + costs.row_slower * (row_tiles - 1), costs.at_most_slower
         )
-        time = costs.launch + rounds * (costs.whole_tile + groups_us + steps * step_us)
+        time += rounds * (whole_tile_us + groups_us + steps * step_us)
         if left:
-            shared_us = ceil_div(left * steps, teams) * slower * step_us
-            time += groups_us + costs.stripes * sums_kib + shared_us
+            sharers = min(teams, left * steps) / left
+            time += (costs.stripes + costs.sharer * sharers) * sums_kib + groups_us
+            time += ceil_div(left * steps, teams) * slower * step_us
     else:
         if config.team == 1:
-            tile_us = costs.whole_tile
+            tile_us = whole_tile_us
         elif config.cluster > 1:
             tile_us = costs.cluster_tile
         else:
             tile_us = (costs.parts + costs.part * config.parts) * sums_kib
-        time = costs.launch + ceil_div(tiles, teams) * (
-            tile_us + groups_us + ceil_div(steps, config.team) * step_us
-        )
-    throttled = time > costs.sustained and config.tile_m >= costs.sustained_rows
-    return time * costs.sustained_slower if throttled else time
+        tile_us += groups_us + ceil_div(steps, config.team) * step_us
+        time += ceil_div(tiles, teams) * tile_us
+    return time * costs.of_clocks(time, config.tile_m)
 
 
 def was_timed(config: WgmmaConfig) -> bool:
@@ -321,11 +332,6 @@ def reasons(problem: WeightProblem, config: WgmmaConfig, sms: int) -> tuple[str,
             "two k groups of consumers take turns with the stages: with few rows to multiply, a"
             " warp waits for its own latency"
         )
-    if any(each.like(config) for each in BETWEEN):
-        found.append(
-            f"nobody timed tiles of {config.tile_m} rows: the time lies between those of the tiles"
-            f" next to it, and {MARGIN - 1:.0%} are added, so that only a clear gain is taken"
-        )
-    elif not was_timed(config):
+    if not was_timed(config):
         found.append("nobody timed this arrangement: its time is a guess")
     return tuple(found)

@@ -50,7 +50,8 @@ def step_us(tile_m: int, tile_n: int) -> float:
 
 def expert_us(rows: float, n: int, k: int, tile_m: int, tile_n: int) -> float:
     """Of an expert's tiles, on one multiprocessor, in ``wgmma``'s time."""
-    tile = k / STAGE_K * step_us(tile_m, tile_n) + COSTS.whole_tile
+    sums_kib = tile_m * tile_n * 4 / 1024
+    tile = k / STAGE_K * step_us(tile_m, tile_n) + COSTS.whole_tile * sums_kib
     return row_blocks(rows, tile_m) * ceil_div(n, tile_n) * tile
 
 
