@@ -1,5 +1,5 @@
-"""The constants of ``kernels.wgmma.choose.Costs`` and ``kernels.decode.choose.Costs``, fitted to rows
-of results.jsonl, and what the choice would lose with them.
+"""The constants of ``Costs`` in ``kernels.wgmma.choose`` and ``kernels.decode.choose``, fitted to
+rows of results.jsonl, and what the choice would lose with them.
 
 Every configuration of the two kernels that a row has a time of is a point, and so are the rows of
 experiments 02 and 06 (INT4), whose layers are larger. The constants that bring the sum of squared
@@ -11,7 +11,7 @@ prediction that their rows have.
 
 import itertools
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import log
 from pathlib import Path
 from statistics import mean
 

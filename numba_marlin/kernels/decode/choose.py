@@ -3,9 +3,9 @@
 The times are modelled: a fixed part, and the bytes that the busiest SM reads, at a rate. Both were
 fitted, an arrangement at a time, to runs on an H200 (132 SMs, launches back to back, weights not in
 L2): m = 1 to 32, 32 real layers and larger ones (experiments/25_every_cell, ``refit``, 2026-11-28).
-The rates for 32 rows, which were not fitted anew, are those of a form that spilled a few registers and, for the
-narrower tile, had stages of 256: as they stand they were not timed. Nor were 8 bits and zero
-points: there it is the bytes that say how long it takes. Another device's memory scales the rate.
+The rates for 32 rows, which were not fitted anew, are those of a form that spilled a few registers
+and, for the narrower tile, had stages of 256. 8 bits and zero points were not timed: there it is
+the bytes that say how long it takes. Another device's memory scales the rate.
 Block-scaled FP4 takes its own bytes at INT4's rates: 5% off on average, 13% at most
 (experiments/06_nvfp4).
 

@@ -1,11 +1,11 @@
 """The configuration of ``moe_wgmma`` for a layer: the tile that takes least.
 
 How long a step of a tile takes beside that of another was timed on an H200 (16 to 1,024 rows per
-expert; experiments/26_experts, 2026-11-28): tiles of 48, 64, 96 and 128 x 256, 128, 160 and 192 x 128.
-The others lie between. ``wgmma``'s own steps, where rows are not gathered, make tiles of 128 columns
-look 10 to 20% cheaper than they are here. Rows that are not there cost as much as others. So a tile
-that is too high multiplies zeros, and one that is too low dequantises weights again for each row
-block.
+expert; experiments/26_experts, 2026-11-28): tiles of 48, 64, 96 and 128 x 256, and of 128, 160 and
+192 x 128. The others lie between. ``wgmma``'s own steps, where rows are not gathered, make tiles of
+128 columns look 10 to 20% cheaper than they are here. Rows that are not there cost as much as
+others. So a tile that is too high multiplies zeros, and one that is too low dequantises weights
+again for each row block.
 
 How many row blocks an expert has is not known when a launch is chosen: the mean is taken over five
 numbers of rows about that of an even routing, as far apart as chance, and an eighth more, makes
