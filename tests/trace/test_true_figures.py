@@ -69,6 +69,23 @@ def test_a_file_that_lacks_other_blocks_says_so():
     assert "Only" not in launch_page.tiles(alone).note
 
 
+@pytest.mark.parametrize(
+    "key, columns",
+    [
+        ("naive", ["0-31", "32-63", "0-31", "32-63"]),  # row 0 of y, then row 1
+        ("tiled", ["0-15", "16-31", "32-47", "48-63"]),  # a word of each lane's four
+        ("buffered", ["0-15", "16-31", "32-47", "48-63"]),
+        ("ampere", ["0-63", "64-127"] * 4),  # all four words of a lane
+        # two of the four, panel by panel, of two tiles
+        ("wgmma", ["0-31, 128-159", "64-95, 192-223", "32-63, 160-191", "96-127, 224-255"]),
+    ],
+)
+def test_the_columns_of_a_warp_are_those_of_the_words_that_it_loads(key, columns):
+    found, _ = recorded(key)
+    said = [launch_page.weights_of(found, warp).partition(";")[0] for warp in range(len(columns))]
+    assert said == [f"n {each}" for each in columns]
+
+
 @pytest.mark.thorough
 def test_copies_of_partial_sums_are_no_fills_of_the_ring():
     alone, _ = of_one_block()
