@@ -64,7 +64,9 @@ def section(trace: Trace, choice: Choice) -> Section:
         (
             (
                 "Verbs are the device functions of the kernel's source, found through the"
-                " compiler's line information. They fall into six phases."
+                " compiler's line information. They fall into six phases, of which those are drawn"
+                " that this kernel has. A tensor-core instruction multiplies, whatever verb it is"
+                " in."
             ),
         ),
         (flow(trace, overlaps(trace, choice)), way(trace, choice), bars, table),
