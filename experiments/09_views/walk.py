@@ -68,10 +68,11 @@ VIEWS = (
         "grid",
         "The grid, seen from above: which block has which tile",
         (
-            "which block read which weights, from the addresses. A stripe is not a rectangle of the"
-            " grid: blocks 0 and 1 share columns, and add up"
+            "which block read which weights, from the addresses: three blocks for two columns of"
+            " tiles. A stripe need not be a rectangle: block 1 has the end of one column and the"
+            " beginning of the next, and adds up with block 0, then with block 2"
         ),
-        (),
+        ("--sms", "3"),
         "launch",
         0,
         1,
@@ -369,5 +370,18 @@ VIEWS = (
         0,
         0,
         1,
+    ),
+    (
+        "double",
+        "A double buffer, beside none",
+        (
+            "modelled by the timeline's rules, from the fills of `buffered`: the next tiles arrive"
+            " while these are multiplied"
+        ),
+        ("--kernel", "buffered"),
+        "timeline",
+        0,
+        3,
+        5,
     ),
 )

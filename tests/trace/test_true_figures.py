@@ -19,7 +19,7 @@ from numba_marlin.trace.pages import launch as launch_page
 from numba_marlin.trace.pages import memory
 from numba_marlin.trace.stages import fills
 from numba_marlin.trace.traffic import copies
-from numba_marlin.views import plain
+from numba_marlin.views import plain, text
 from tests.trace import block_runs
 from tests.trace.runs import launch, recorded
 
@@ -67,6 +67,31 @@ def test_a_file_that_lacks_other_blocks_says_so():
     )
     assert "Only block 0 of 5 was recorded: - is not known." in launch_page.tiles(old).note
     assert "Only" not in launch_page.tiles(alone).note
+
+
+@pytest.mark.parametrize(
+    "key, columns",
+    [
+        ("naive", ["0-31", "32-63", "0-31", "32-63"]),  # row 0 of y, then row 1
+        ("tiled", ["0-15", "16-31", "32-47", "48-63"]),  # a word of each lane's four
+        ("buffered", ["0-15", "16-31", "32-47", "48-63"]),
+        ("ampere", ["0-63", "64-127"] * 4),  # all four words of a lane
+        # two of the four, panel by panel, of two tiles
+        ("wgmma", ["0-31, 128-159", "64-95, 192-223", "32-63, 160-191", "96-127, 224-255"]),
+    ],
+)
+def test_the_columns_of_a_warp_are_those_of_the_words_that_it_loads(key, columns):
+    found, _ = recorded(key)
+    said = [launch_page.weights_of(found, warp).partition(";")[0] for warp in range(len(columns))]
+    assert said == [f"n {each}" for each in columns]
+
+
+def test_only_a_kernel_with_a_ring_is_said_to_copy_while_it_multiplies():
+    for key, overlaps in (("naive", False), ("tiled", False), ("buffered", True), ("ampere", True)):
+        said = text.render(pages.page(recorded(key)[0], keys=("phases",)), 100)
+        said = " ".join(said.split())
+        assert ("copies of later ones are on their way" in said) == overlaps, key
+        assert ("no ring of stages" in said) != overlaps, key
 
 
 @pytest.mark.thorough

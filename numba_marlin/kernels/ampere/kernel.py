@@ -192,9 +192,9 @@ def make(lang, config):
 
     @lang.device
     def matmul(fragments, half):
-        """A half: four words of weights, 16 columns each. ``mma.sync`` holds up only what needs its
-        result, so the integer units dequantise a word while tensor cores still multiply the word
-        before.
+        """A half: one of the warp's two k16 rows, four words of weights, 16 columns each. As
+        ``mma.sync`` holds up only what needs its result, the integer units dequantise a word while
+        tensor cores still multiply the word before.
 
         Nibble p (bits 4 p to 4 p + 3) of b[K, 128 N + 4 (4 g + t) + j], which is word j of lane
         4 g + t, is the code of W[k, n] at k = 16 K + 2 t + p // 4 + 8 (p % 2), n = 64 N + 16 j + g

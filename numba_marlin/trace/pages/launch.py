@@ -9,6 +9,7 @@ import numpy as np
 
 from numba_marlin.trace.pages import host
 from numba_marlin.trace.pages.choice import Choice, ranges, size
+from numba_marlin.trace.pages.unpack import places_of
 from numba_marlin.trace.record import KINDS, Trace
 from numba_marlin.trace.roles import roles_of, roles_of_warp
 from numba_marlin.trace.traffic import origin, requests
@@ -302,27 +303,32 @@ def weights_of(trace: Trace, warp: int) -> str:
     b, problem = trace.buffer("b"), trace.about.get("problem")
     if b is None or problem is None or len(b["shape"]) != 2:
         return ""
-    rows, columns = set(), set()
+    rows, blocks = set(), set()  # blocks: of 16 columns, whose eight of a lane are in one word
     loads = [
         each
         for each in requests(trace, warp // trace.warps, ("load",))
         if each.warp == warp and each.nbytes >= 4 and not copied_on(trace, each)
     ]
     for each in loads[:LOADS]:
-        address = int(each.address[each.active][0])
-        source = (
-            address
-            if each.space == "global"
-            else origin(trace, warp // trace.warps, address, each.step)
-        )
-        if source is not None and b["address"] <= source < b["address"] + b["nbytes"]:
-            row, column = divmod((source - b["address"]) // 4, b["shape"][1])
-            rows.add(row)
-            columns.add(column // (32 * problem["bits"]))
+        addresses = each.address[each.active].tolist()
+        if each.space == "shared":  # where every lane loads the same of its own words
+            source = origin(trace, warp // trace.warps, addresses[0], each.step)
+            addresses = [] if source is None else [source]
+        for source in addresses:
+            if b["address"] <= source < b["address"] + b["nbytes"]:
+                row, column = divmod((source - b["address"]) // 4, b["shape"][1])
+                rows.add(row)
+                for word in range(column, column + each.nbytes // 4):
+                    blocks |= {n // 16 for *_, n in places_of(row, word, problem["bits"])}
     if not rows:
         return ""
-    n = ", ".join(f"{64 * column}-{64 * column + 63}" for column in sorted(columns))
-    return f"n {n}; k16 rows {ranges(sorted(rows))}"
+    return f"n {wide_ranges(sorted(blocks), 16)}; k16 rows {ranges(sorted(rows))}"
+
+
+def wide_ranges(numbers: list[int], width: int) -> str:
+    """Format ascending numbers of pieces of this width as ranges of what they hold: [0, 1, 3] of
+    16 -> "0-31, 48-63"."""
+    return ranges([width * number + i for number in numbers for i in range(width)])
 
 
 def copied_on(trace: Trace, request) -> bool:

@@ -236,15 +236,16 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     )
     bars = Bars(
         (
-            Bar("16-bit weights", theirs, f"{theirs:,}", "sixteen"),
-            Bar("packed weights", ours, f"{ours:,}", "packed"),
+            Bar("with 16-bit weights", theirs, f"{theirs:,}", "sixteen"),
+            Bar("with packed weights", ours, f"{ours:,}", "packed"),
             Bar("this run requested", moved, f"{moved:,} ({COUNTED})", "asked"),
         ),
         title="Bytes",
         source=MODELLED,
         note=(
-            "A run requests more bytes than its operands have, because blocks read the same"
-            " activations; caches serve a part of these requests."
+            "Activations and result are counted too. A run requests more bytes than its operands"
+            " have, because blocks read the same activations; caches serve a part of these"
+            " requests."
         ),
     )
     parts: list = [table, bars]

@@ -9,6 +9,7 @@ from itertools import groupby
 from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.phases import PHASES, phase_of, phase_of_verb
 from numba_marlin.trace.record import Trace
+from numba_marlin.trace.stages import fills
 from numba_marlin.views import (
     COUNTED,
     RECORDED,
@@ -63,15 +64,23 @@ def section(trace: Trace, choice: Choice) -> Section:
         (
             (
                 "Verbs are the device functions of the kernel's source, found through the"
-                " compiler's line information. They fall into six phases."
+                " compiler's line information. They fall into six phases, of which those are drawn"
+                " that this kernel has. A tensor-core instruction multiplies, whatever verb it is"
+                " in."
             ),
         ),
-        (flow(trace), way(trace, choice), bars, table),
+        (flow(trace, overlaps(trace, choice)), way(trace, choice), bars, table),
     )
 
 
-def flow(trace: Trace) -> Levels:
-    """Draw the phases as boxes from top to bottom, with what each hands to the next."""
+def overlaps(trace: Trace, choice: Choice) -> bool:
+    """Whether the block has stages that are filled while another one is multiplied."""
+    return trace.block_scaled or bool(fills(trace, choice.block))
+
+
+def flow(trace: Trace, overlap: bool) -> Levels:
+    """Draw the phases as boxes from top to bottom, with what each hands to the next. overlap:
+    whether copies are on their way while a block multiplies."""
     names, of_verb = phase_of(trace), phase_of_verb(trace)
     executed = dict.fromkeys((phase.name for phase in PHASES), 0)
     flops = 0
@@ -106,6 +115,9 @@ def flow(trace: Trace) -> Levels:
             "Copying, unpacking and multiplying repeat for every tile along k, and overlap: while"
             " one tile is multiplied, the copies of later ones are on their way (the pipeline's"
             " section shows how many)."
+            if overlap
+            else "Loading, unpacking and multiplying repeat along k, one after the other: this"
+            " kernel has no ring of stages, so nothing is on its way while a block multiplies."
         ),
     )
 

@@ -84,8 +84,9 @@ def drawing(trace: Trace, choice: Choice) -> tuple[Timeline | Bars, ...]:
             title=f"Shared memory of block {choice.block}, {size(whole)}, to scale",
             source=RECORDED,
             note=(
-                "A number is that of the stage. What is under no bar was not touched, or serves"
-                " for alignment; what is under two was used for both, one after the other."
+                "In a picture a number is that of the stage. What is under no bar was not touched,"
+                " or serves for alignment; what is under two was used for both, one after the"
+                " other."
             ),
         ),
     )
