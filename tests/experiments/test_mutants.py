@@ -144,7 +144,7 @@ SAMPLE = {
     "decode_int8, groups of 64": (
         "fence mbarrier_init",
         "wait griddepcontrol",
-        "arrival expects /0/",
+        "arrival expects /1/",
         "barrier bar.sync /1/",
         "order relaxed",
         "scope atom",
