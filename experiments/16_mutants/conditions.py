@@ -119,7 +119,7 @@ def a_tile_has_a_row(cell, program, branch):
     """The smaller of the rows that are left and a batch, against 0."""
     return (
         compares(program, branch, "eq", "min", 0)
-        and skips_only("cp.async.bulk", "ld.global.b32")(cell, program, branch)
+        and skips_only("cp.async.bulk", "ld.global", "st.global.b16")(cell, program, branch)
         and number_of(
             program, program.writers[condition(program, branch).operands[1]][0].operands[2]
         )
@@ -184,6 +184,7 @@ def all_warps_own(cell, program, branch):
     return (
         cell.config.owners == cell.config.warps_k
         and asked is not None
+        and (made_by(program, asked.operands[1]) or "").startswith("shfl")
         and asked.modifiers[0] == "gt"
         and getattr(asked.operands[2], "value", None) == cell.config.consumers - 1
     )

@@ -17,6 +17,9 @@ from shapes import (
     until_next,
 )
 
+from numba_marlin.kernels.experts.tables import GATED_STEP
+from numba_marlin.kernels.registry import kernel_of
+
 LANES = 32
 
 
@@ -154,6 +157,7 @@ def whole_stages_too(cell, program, branch):
     arrivals = [sum(ins.root == "mbarrier.arrive" for ins in side) for side in (one, other)]
     return (
         getattr(cell.config, "ragged", False)
+        and not cell.config.gated
         and asked is not None
         and asked.modifiers[0] == "gt"
         and number_of(program, asked.operands[2]) == cell.config.stage_rows - 1
@@ -303,4 +307,85 @@ def a_product_lies_between(cell, program, ins):
         and bool(reads)
         and not any(leads_to(program, each, ins, multiplies, taken) for each in reads)
         and not any(leads_to(program, each, ins, waits_for_all) for each in products)
+    )
+
+
+def is_of_columns_alone(cell, program, operand):
+    """Whether a value is made of n, the parameter, and numbers."""
+    leaves = set()
+    expression(program, operand, leaves)
+    place = [name for name, _ in kernel_of(cell.config).parameters].index("n")
+    made = [writer for leaf in leaves for writer in program.writers.get(leaf, [])]
+    return bool(made) and all(
+        each.root == "ld" and getattr(each.operands[1].base, "name", "").endswith(f"param_{place}")
+        for each in made
+    )
+
+
+def compares_with_columns(cell, program, branch, how):
+    """Whether a branch compares with n, or how many panels it is, in a configuration whose tiles n
+    fills: it is a multiple of 128, with an activation, and a tile has so many columns."""
+    asked = condition(program, branch) if branch.guard is not None else None
+    return (
+        cell.config.gated
+        and cell.config.columns == GATED_STEP
+        and asked is not None
+        and asked.modifiers[0] == how
+        and is_of_columns_alone(cell, program, asked.operands[2])
+    )
+
+
+def columns_exist(cell, program, branch):
+    return compares_with_columns(cell, program, branch, "ge")
+
+
+def behind_columns_that_do_not_exist(cell, program, ins):
+    return any(
+        each.root == "bra"
+        and compares_with_columns(cell, program, each, "lt")
+        and any(ins is other for other in sides(program, each)[1])
+        for each in program.instructions
+    )
+
+
+def asks_for_rows(cell, program, branch):
+    """Whether a branch asks, maybe besides another thing, about the rows of a tile."""
+    made = program.writers.get(branch.guard, [])
+    asked = [
+        question
+        for each in made
+        for question in (
+            [each]
+            if each.root == "setp"
+            else [writer for operand in each.operands[1:] for writer in program.writers[operand]]
+        )
+    ]
+    return any(
+        question.root == "setp"
+        and (rows := the_only_writer(program, question.operands[2])) is not None
+        and rows.root == "min"
+        and number_of(program, rows.operands[2]) == cell.config.tile_m
+        for question in asked
+    )
+
+
+def a_turn_asks_again(cell, program, branch):
+    """A row against those of a tile, around nothing that does not stand behind such a question of
+    its own."""
+    taken, through = sides(program, branch)
+    inner = [
+        ins
+        for ins in through
+        if ins.root == "bra"
+        and ins.guard is not None
+        and ins.target > ins.pc
+        and asks_for_rows(cell, program, ins)
+    ]
+    guarded = [ins for each in inner for ins in sides(program, each)[1]]
+    return (
+        cell.config.gated
+        and not opcodes(taken)
+        and asks_for_rows(cell, program, branch)
+        and bool(inner)
+        and all(any(ins is other for other in guarded) for ins in through if touches(ins))
     )

@@ -96,6 +96,33 @@ EXPERT_PROOFS = (
         " waited for: a product takes registers of every lane.",
     ),
     Proof(
+        "gate and up fill tiles",
+        ("moe",),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        conditions.columns_exist,
+        "with an activation n is a multiple of 128, and here a tile has 128 columns: all exist.",
+    ),
+    Proof(
+        "behind tiles that are full",
+        ("moe",),
+        ("predicate", "arrival", "barrier"),
+        (NEVER, TURNED, "deleted"),
+        ".*",
+        conditions.behind_columns_that_do_not_exist,
+        "no warp comes here: it is what one without columns does, and gate and up fill tiles.",
+    ),
+    Proof(
+        "a turn asks again",
+        ("moe_wgmma",),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        conditions.a_turn_asks_again,
+        "a turn beyond the rows of a tile asks of each row whether it exists, and does nothing.",
+    ),
+    Proof(
         "whole stages too",
         ("moe",),
         BRANCH,
@@ -103,7 +130,8 @@ EXPERT_PROOFS = (
         "bra",
         conditions.whole_stages_too,
         "what multiplies a stage that k does not fill asks how many rows there are, and multiplies"
-        " those of a whole one, one at a time.",
+        " those of a whole one, one at a time: the same sums, in another order, which only numbers"
+        " show whose sums are rounded.",
     ),
     Proof(
         "nothing was read",

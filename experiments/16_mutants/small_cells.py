@@ -15,7 +15,7 @@ from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
 from numba_marlin.kernels.w4a8.decode_int8.declare import SMALL as SMALL_BYTES
 from numba_marlin.mutation.judge import Launch
-from numba_marlin.testing import experts
+from numba_marlin.testing import experts, launches
 from numba_marlin.testing.trials import SmallActivations, SmallExperts
 
 
@@ -68,6 +68,24 @@ class ExpertsElsewhere(SmallExperts):
         routing = Routing.of(there, given.routing.weights, 2 * config.experts)
         given = replace(given, routing=routing.local(0, config.experts))
         return partial(experts.prepare, given, sms=self.sms), None
+
+
+class ExpertsActivated(SmallExperts):
+    """activation(gate) * up has no exact result. What must be there is what the intact kernel
+    leaves in the machine's own order, within the bounds: it has the same bits in every order."""
+
+    @cached_property
+    def problem(self):
+        _, n, k, _ = self.shape
+        given = experts.layer(self.config, self.ids, n, k, seed=1)
+        prepare = partial(experts.prepare, given, sms=self.sms)
+        intact, allowed = prepare(), given.bounds()
+        launches.on_machine(intact)
+        (result,) = intact.binding.with_role("result")
+        found = intact.buffers[result]
+        # NaN is beyond any bound
+        assert (abs(found.astype(np.float64) - allowed.product) <= allowed.rounded).all()
+        return prepare, found
 
 
 def launch_of_prepared(prepared, expected):
@@ -141,6 +159,23 @@ def of_activations(config_type):
     )
 
 
+# as OF_EXPERTS; of gate and up two panels of 64 columns each, in two tiles of moe's
+OF_GATES = (
+    ((4, 256, 96, 32), 5, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((len(IDS), 256, 96, 32), 3, IDS),
+    ((2, 128, 512, 32), 15, ((1, 3), (3, 1))),
+    ((len(IDS), 128, 352, 32), 1, IDS),
+    ((2, 128, 64, 32), 7, ((3, 1), (3, 1))),
+)
+# those of moe_wgmma: a tile has both, one panel of each
+OF_GATE_TILES = (
+    ((4, 256, 320, 64), 4, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((2 * len(IDS), 256, 128, 64), 3, 2 * IDS),
+    ((2, 128, 576, 64), 18, ((1, 3), (3, 1))),
+    ((len(IDS), 128, 320, 64), 1, IDS),
+    ((2, 128, 256, 64), 9, ((1, 3), (3, 1))),
+)
+
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
@@ -153,6 +188,15 @@ SMALL_CELLS = (
         OF_TILES,
     ),
     Smalls("moe_wgmma, rows of pairs", SmallExperts, SMALL_TILES, OF_TILES),
+    Smalls(
+        "moe, gate and up", ExpertsActivated, replace(SMALL_EXPERTS, activation="silu"), OF_GATES
+    ),
+    Smalls(
+        "moe_wgmma, gate and up",
+        ExpertsActivated,
+        replace(SMALL_TILES, activation="silu", tile_n=128),
+        OF_GATE_TILES,
+    ),
     # those of decode
     Smalls(
         "decode_int8, groups of 64",

@@ -141,6 +141,20 @@ SAMPLE = {
         "order -> release",
         "scope atom",
     ),
+    "moe, gate and up": (
+        "barrier bar.warp.sync /5/",
+        "barrier bar.warp.sync /6/",
+        "order /1/ relaxed",
+        "order /1/ -> acquire",
+        "order /1/ -> release",
+        "scope atom /1/",
+    ),
+    "moe_wgmma, gate and up": (
+        "barrier bar.sync /2/",
+        "barrier bar.sync /3/",
+        "barrier bar.sync /4/",
+        "phase xor",
+    ),
     "decode_int8, groups of 64": (
         "fence mbarrier_init",
         "wait griddepcontrol",
