@@ -387,9 +387,4 @@ CELLS = {
     )
 }
 # Of which results.jsonl has no rows yet. `run.py` judges them as every other; then they leave this.
-WAITING = (
-    "wgmma_int8, two warpgroups in turns",
-    "wgmma_fp8, two warpgroups in turns",
-    "moe, rows for a sum",
-    "moe, rows of pairs",
-)
+WAITING = ()

@@ -16,6 +16,8 @@ from shapes import (
     until_next,
 )
 
+from numba_marlin.kernels.registry import kernel_of
+
 
 def passes_over_waits_for_copies(cell, program, branch):
     """A branch that is never taken then waits; the wait must not be where a taken one leads."""
@@ -115,8 +117,13 @@ def a_slice_has_a_tile(cell, program, branch):
 
 def a_tile_has_a_row(cell, program, branch):
     """The smaller of the rows that are left and a batch, against 0."""
-    return compares(program, branch, "eq", "min", 0) and skips_only("cp.async.bulk")(
-        cell, program, branch
+    return (
+        compares(program, branch, "eq", "min", 0)
+        and skips_only("cp.async.bulk", "ld.global", "st.global.b16")(cell, program, branch)
+        and number_of(
+            program, program.writers[condition(program, branch).operands[1]][0].operands[2]
+        )
+        == cell.config.batch
     )
 
 
@@ -177,6 +184,7 @@ def all_warps_own(cell, program, branch):
     return (
         cell.config.owners == cell.config.warps_k
         and asked is not None
+        and (made_by(program, asked.operands[1]) or "").startswith("shfl")
         and asked.modifiers[0] == "gt"
         and getattr(asked.operands[2], "value", None) == cell.config.consumers - 1
     )
@@ -185,11 +193,12 @@ def all_warps_own(cell, program, branch):
 def fills_columns(cell, program, branch):
     asked = condition(program, branch)
     parameter = asked is not None and program.writers.get(asked.operands[2], [])
+    names = [name for name, _ in kernel_of(cell.config).parameters]
     return (
         not cell.config.ragged
         and bool(parameter)
         and parameter[0].root == "ld"
-        and parameter[0].operands[1].base.name.endswith("param_9")
+        and parameter[0].operands[1].base.name.endswith(f"param_{names.index('n')}")
         and skips_only("st.global.b16")(cell, program, branch)
     )
 

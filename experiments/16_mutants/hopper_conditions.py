@@ -3,9 +3,11 @@
 
 from shapes import (
     condition,
+    expression,
     following,
     guards_a_loop,
     made_by,
+    number_of,
     opcodes,
     operand_texts,
     previous,
@@ -68,7 +70,7 @@ def a_cluster_has_a_tile(cell, program, branch):
 
 
 def a_tile_has_parts(cell, program, branch):
-    """How many parts of a shared tile follow the first, against 0."""
+    """How many parts of a shared tile there are, or follow the first, against 0."""
     asked = condition(program, branch)
     return (
         asked is not None
@@ -259,3 +261,65 @@ def in_the_next_group(cell, program, ins):
             break
     waits = [each for each in behind if each.root == "wgmma.wait_group"]
     return bool(waits) and int(waits[0].operands[-1].value) == 0
+
+
+def of_all_consumers(cell, program, ins):
+    """One barrier of both warpgroups, its number known, in a form in which they take turns."""
+    config, leaves = cell.config, set()
+    if ins.root == "bar":
+        expression(program, ins.operands[0], leaves)
+    return (
+        getattr(config, "ordered", False)
+        and config.warpgroups == 2
+        and ins.root == "bar"
+        and len(ins.operands) == 2
+        and not leaves
+    )
+
+
+def one_warpgroup_arrives(cell, program, branch):
+    """What is left out is an arrival at a barrier of both warpgroups, which one of them does."""
+    taken, through = sides(program, branch)
+    found = [ins for ins in through if touches(ins)]
+    return (
+        not opcodes(taken)
+        and len(found) == 1
+        and found[0].opcode == "bar.arrive"
+        and of_all_consumers(cell, program, found[0])
+        and asks_for_a_warpgroup(program, branch)
+    )
+
+
+def asks_for_a_warpgroup(program, branch):
+    """Whether the thread's number, divided by 128, is not another one's."""
+    asked = condition(program, branch)
+    if asked is None or asked.modifiers[0] != "ne":
+        return False
+    made = program.writers.get(asked.operands[1], [])
+    return (
+        number_of(program, asked.operands[2]) in (0, 1)
+        and len(made) == 1
+        and made[0].root == "shr"
+        and number_of(program, made[0].operands[2]) == 7
+    )
+
+
+def nobody_wants_the_turn(cell, program, ins):
+    """A wait at a barrier of both warpgroups, or a branch around that and nothing else, behind
+    which nobody comes to a barrier or to memory, but to wait for copies of his own."""
+    wait = ins
+    if ins.root == "bra":
+        taken, through = sides(program, ins)
+        found = [each for each in through if touches(each)]
+        if opcodes(taken) or len(found) != 1 or not asks_for_a_warpgroup(program, ins):
+            return False
+        (wait,) = found
+    behind, _ = until_next(program, wait.pc, "ret")
+    return (
+        wait.opcode == "bar.sync"
+        and of_all_consumers(cell, program, wait)
+        and not any(
+            touches(each) and not each.opcode.startswith("cp.async.bulk.wait_group")
+            for each in behind
+        )
+    )

@@ -50,7 +50,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "a tile has parts",
-        ("wgmma",),
+        ("wgmma", "decode_int8", "moe", "moe_wgmma"),
         BRANCH,
         (NEVER,),
         "bra",
@@ -78,7 +78,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "registers for later",
-        ("wgmma", *BYTES, "block_scaled"),
+        ("wgmma", *BYTES, "moe_wgmma", "block_scaled"),
         ("wait", "count", "commit"),
         ("deleted", "one more"),
         r"wgmma\.(wait_group|commit_group)\..*",
@@ -105,6 +105,26 @@ HOPPER_PROOFS = (
         conditions.in_the_next_group,
         "the product goes into the group that is committed next, and the wait behind is for all"
         " groups: it lets go of it as it did.",
+    ),
+    Proof(
+        "either opens the first turn",
+        BYTES,
+        BRANCH,
+        (TURNED,),
+        "bra",
+        conditions.one_warpgroup_arrives,
+        "the first turn is opened by 128 threads that arrive at its barrier: of the other"
+        " warpgroup, or of the one whose turn it is.",
+    ),
+    Proof(
+        "after the last turn",
+        BYTES,
+        ("barrier", "predicate"),
+        ("deleted", TURNED),
+        r"bar\.sync|bra",
+        conditions.nobody_wants_the_turn,
+        "the last turn is given over, and taken so that of either barrier there are as many waits"
+        " as arrivals. Whoever takes it, or nobody: no thread comes to the barrier any more.",
     ),
     Proof(
         "one fence of two",

@@ -16,7 +16,9 @@ ALL = (
     "wgmma",
     "wgmma_int8",
     "wgmma_fp8",
+    "decode_int8",
     "moe",
+    "moe_wgmma",
     "block_scaled",
     "block_decode",
     "tcgen05",
@@ -24,6 +26,7 @@ ALL = (
 )
 BLOCKS = ALL[-4:]  # both operands block-scaled
 BYTES = ("wgmma_int8", "wgmma_fp8")  # activations in 8 bits
+OF_DECODE = ("decode", "decode_int8", "moe")  # its main loop, and its reduction between blocks
 BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
 
 

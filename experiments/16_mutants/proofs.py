@@ -9,9 +9,10 @@ tests look for those.
 
 import conditions
 import shapes
+from expert_proofs import EXPERT_PROOFS
 from hopper_conditions import no_bulk_stores
 from hopper_proofs import HOPPER_PROOFS
-from proof import ALL, BRANCH, BYTES, NEVER, TURNED, Proof
+from proof import ALL, BRANCH, BYTES, NEVER, OF_DECODE, TURNED, Proof
 from shapes import skips_only
 
 from numba_marlin.mutation.mutants import Mutant
@@ -20,7 +21,7 @@ from numba_marlin.mutation.program import Program
 PROOFS = (
     Proof(
         "hints",
-        ("ampere", "decode", "wgmma", *BYTES, "moe"),
+        ("ampere", *OF_DECODE, "wgmma", *BYTES),
         BRANCH,
         (NEVER, TURNED),
         "bra",
@@ -196,7 +197,7 @@ PROOFS = (
     ),
     Proof(
         "rows that do not exist",
-        ("decode",),
+        OF_DECODE,
         BRANCH,
         (NEVER,),
         "bra",
@@ -206,7 +207,7 @@ PROOFS = (
     ),
     Proof(
         "a tile has a row",
-        ("decode",),
+        OF_DECODE,
         BRANCH,
         (NEVER,),
         "bra",
@@ -215,7 +216,7 @@ PROOFS = (
     ),
     Proof(
         "a block has a stage",
-        ("decode",),
+        ("decode", "decode_int8"),
         BRANCH,
         (NEVER,),
         "bra",
@@ -225,7 +226,7 @@ PROOFS = (
     ),
     Proof(
         "fetched later",
-        ("decode",),
+        ("decode", "decode_int8"),
         BRANCH,
         (NEVER, TURNED),
         "bra",
@@ -234,7 +235,7 @@ PROOFS = (
     ),
     Proof(
         "a ring of two stages",
-        ("decode",),
+        ("decode", "decode_int8"),
         BRANCH,
         (NEVER,),
         "bra",
@@ -244,7 +245,7 @@ PROOFS = (
     ),
     Proof(
         "all warps own a part",
-        ("decode",),
+        OF_DECODE,
         BRANCH,
         (NEVER,),
         "bra",
@@ -253,7 +254,7 @@ PROOFS = (
     ),
     Proof(
         "columns that fill tiles",
-        ("decode",),
+        ("decode", "decode_int8"),
         BRANCH,
         (NEVER,),
         "bra",
@@ -270,6 +271,7 @@ PROOFS = (
         "n fills whole tiles, or the configuration would be a ragged one: the columns of a tile"
         " have factors, all of them.",
     ),
+    *EXPERT_PROOFS,
     *HOPPER_PROOFS,
 )
 

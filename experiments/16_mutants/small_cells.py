@@ -3,22 +3,26 @@ mixture's experts, and of activations in 8 bits. A cell's problems are those of 
 of other sizes than the trial's where that takes more ways through the kernel."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe.declare import IDS
 from numba_marlin.kernels.experts.moe.declare import SMALL as SMALL_EXPERTS
+from numba_marlin.kernels.experts.moe_wgmma.declare import SMALL as SMALL_TILES
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
+from numba_marlin.kernels.w4a8.decode_int8.declare import SMALL as SMALL_BYTES
 from numba_marlin.mutation.judge import Launch
+from numba_marlin.testing import experts, launches
 from numba_marlin.testing.trials import SmallActivations, SmallExperts
 
 
 @dataclass(frozen=True)
 class Smalls:
     """A kernel in one configuration. problems: (shape, multiprocessors that the grid is made for,
-    the experts of each token or ())."""
+    the experts of each token or ()), which ``of`` prepares; or (class that prepares it, ...)."""
 
     name: str
     of: type
@@ -36,11 +40,11 @@ class Smalls:
     @cached_property
     def prepared(self):
         """(Prepared, result as it must be), of every problem."""
-        smalls = (
-            self.of(self.definition, self.config, shape, sms, (), ids)
-            for shape, sms, ids in self.problems
+        chosen = (each if len(each) > 3 else (self.of, *each) for each in self.problems)
+        made = (
+            of(self.definition, self.config, shape, sms, (), ids).problem
+            for of, shape, sms, ids in chosen
         )
-        made = (small.problem for small in smalls)
         return [(prepare(), expected) for prepare, expected in made]
 
     @cached_property
@@ -52,12 +56,44 @@ class Smalls:
         return tuple(launch_of_prepared(*each) for each in self.prepared)
 
 
+class ExpertsElsewhere(SmallExperts):
+    """The experts of all tokens are another device's: nothing is written. ids: whatever."""
+
+    @cached_property
+    def problem(self):
+        _, n, k, _ = self.shape
+        config = self.config
+        given = experts.layer(config, self.ids, n, k, seed=1, integers=True)
+        there = np.array(self.ids) + config.experts
+        routing = Routing.of(there, given.routing.weights, 2 * config.experts)
+        given = replace(given, routing=routing.local(0, config.experts))
+        return partial(experts.prepare, given, sms=self.sms), None
+
+
+class ExpertsActivated(SmallExperts):
+    """activation(gate) * up has no exact result. What must be there is what the intact kernel
+    leaves in the machine's own order, within the bounds: it has the same bits in every order."""
+
+    @cached_property
+    def problem(self):
+        _, n, k, _ = self.shape
+        given = experts.layer(self.config, self.ids, n, k, seed=1)
+        prepare = partial(experts.prepare, given, sms=self.sms)
+        intact, allowed = prepare(), given.bounds()
+        launches.on_machine(intact)
+        (result,) = intact.binding.with_role("result")
+        found = intact.buffers[result]
+        # NaN is beyond any bound
+        assert (abs(found.astype(np.float64) - allowed.product) <= allowed.rounded).all()
+        return prepare, found
+
+
 def launch_of_prepared(prepared, expected):
-    """-> numba_marlin.mutation.judge.Launch"""
+    """-> numba_marlin.mutation.judge.Launch. expected: None for a result that nobody writes."""
     m, n, k, _ = prepared.sizes
     binding = prepared.binding
     (result,) = binding.with_role("result")
-    known = {result: expected}
+    known = {} if expected is None else {result: expected}
     if "locks" in prepared.buffers:
         known["locks"] = np.zeros_like(prepared.buffers["locks"])
     return Launch(
@@ -79,13 +115,24 @@ def launch_of_prepared(prepared, expected):
 
 DOWN = replace(SMALL_EXPERTS, combine=True, x_of_pairs=True)
 # a tile that more blocks share than fit in a round of loads; a ring that goes round in one block,
-# with two row blocks of an expert; a single token; blocks without work
+# with two row blocks of an expert; blocks without work; no work at all
 OF_EXPERTS = (
     ((4, 72, 96, 32), 2, ((1, 0), (0, 1), (1, 4), (1, 0))),
     ((len(IDS), 136, 96, 32), 3, IDS),
-    ((2, 64, 512, 32), 9, ((1, 3), (3, 1))),
+    ((2, 64, 512, 32), 15, ((1, 3), (3, 1))),
     ((len(IDS), 72, 352, 32), 1, IDS),
-    ((1, 64, 64, 32), 7, ((3, 1),)),
+    ((2, 64, 64, 32), 7, ((3, 1), (3, 1))),
+    (ExpertsElsewhere, (2, 64, 64, 32), 2, ((3, 1), (3, 1))),
+)
+# tiles of two, three, four and nine blocks; two row blocks of an expert; a ring that goes round in
+# one block; blocks without work; no work at all
+OF_TILES = (
+    ((4, 72, 320, 64), 4, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((2 * len(IDS), 136, 128, 64), 3, 2 * IDS),
+    ((2, 64, 576, 64), 18, ((1, 3), (3, 1))),
+    ((len(IDS), 72, 320, 64), 1, IDS),
+    ((2, 64, 256, 64), 9, ((1, 3), (3, 1))),
+    (ExpertsElsewhere, (2, 64, 128, 64), 2, ((3, 1), (3, 1))),
 )
 
 
@@ -112,9 +159,54 @@ def of_activations(config_type):
     )
 
 
+# as OF_EXPERTS; of gate and up two panels of 64 columns each, in two tiles of moe's
+OF_GATES = (
+    ((4, 256, 96, 32), 5, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((len(IDS), 256, 96, 32), 3, IDS),
+    ((2, 128, 512, 32), 15, ((1, 3), (3, 1))),
+    ((len(IDS), 128, 352, 32), 1, IDS),
+    ((2, 128, 64, 32), 7, ((3, 1), (3, 1))),
+)
+# those of moe_wgmma: a tile has both, one panel of each
+OF_GATE_TILES = (
+    ((4, 256, 320, 64), 4, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((2 * len(IDS), 256, 128, 64), 3, 2 * IDS),
+    ((2, 128, 576, 64), 18, ((1, 3), (3, 1))),
+    ((len(IDS), 128, 320, 64), 1, IDS),
+    ((2, 128, 256, 64), 9, ((1, 3), (3, 1))),
+)
+
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
     Smalls("moe, rows for a sum", SmallExperts, DOWN, OF_EXPERTS),
     Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
+    Smalls(
+        "moe_wgmma, rows for a sum",
+        SmallExperts,
+        replace(SMALL_TILES, combine=True, x_of_pairs=True),
+        OF_TILES,
+    ),
+    Smalls("moe_wgmma, rows of pairs", SmallExperts, SMALL_TILES, OF_TILES),
+    Smalls(
+        "moe, gate and up", ExpertsActivated, replace(SMALL_EXPERTS, activation="silu"), OF_GATES
+    ),
+    Smalls(
+        "moe_wgmma, gate and up",
+        ExpertsActivated,
+        replace(SMALL_TILES, activation="silu", tile_n=128),
+        OF_GATE_TILES,
+    ),
+    # those of decode
+    Smalls(
+        "decode_int8, groups of 64",
+        SmallActivations,
+        SMALL_BYTES,
+        (
+            ((3, 384, 640, 64), 5, ()),
+            ((9, 256, 512, 64), 3, ()),
+            ((2, 128, 1024, 64), 8, ()),
+            ((2, 128, 512, 64), 1, ()),
+        ),
+    ),
 )

@@ -144,7 +144,7 @@ def tensor_memory(ins):
         )
 
 
-@rule(r"mbarrier\.(arrive|expect_tx|init|inval).*")
+@rule(r"mbarrier\.(arrive|expect_tx|init|inval).*|cp\.async\.mbarrier\.arrive.*")
 def arrival(ins):
     yield "arrival", "deleted", DELETED
     texts = operand_texts(ins)

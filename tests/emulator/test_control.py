@@ -106,6 +106,16 @@ def test_named_barriers_with_counts_split_a_block():
     assert out.tolist() == [0] * 32 + [5] * 32 + [9] * 64
 
 
+def test_warps_beyond_a_barriers_count_are_of_its_next_phase():
+    """All four come at once. The barrier counts two: two complete it, the others the next phase;
+    where one has arrived before, one of them is left and waits for good."""
+    body = "shr.u32 %r1, %t, 5; setp.eq.u32 %q0, %r1, 3; {} bar.sync 1, 64; mov.u32 %r0, 7;"
+    out, _ = per_thread(body.format(""), 128)
+    assert (out == 7).all()
+    with pytest.raises(Deadlock, match="waits at barrier 1"):
+        per_thread(body.format("@%q0 bar.arrive 1, 64;"), 128)
+
+
 def test_barrier_reductions():
     body = """setp.lt.u32 %q0, %t, 40; bar.red.popc.u32 %r1, 0, %q0; bar.red.and.pred %q1, 0, %q0;
     bar.red.or.pred %q2, 0, %q0;

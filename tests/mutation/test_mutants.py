@@ -90,6 +90,7 @@ CHANGES = {
         "order/release -> relaxed": "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%r1];",
         "scope/cluster -> cta": "mbarrier.arrive.release.cta.shared::cluster.b64 _, [%r1];",
     },
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];": {"arrival/deleted": ""},
     "red.release.gpu.global.add.u32 [%rd1], %r1;": {
         "arrival/deleted": "",
         "order/release -> relaxed": "red.relaxed.gpu.global.add.u32 [%rd1], %r1;",

@@ -32,6 +32,13 @@ class State:
         self.arrived, self.expected, self.waiting, self.known = 0, None, [], None
         self.partial: dict[int, int] = {}
 
+    def has_all(self, live: list[int], expected: int) -> bool:
+        """Whether as many threads are here as the barrier counts."""
+        if self.arrived + WARP * len(self.partial) < expected:
+            return False
+        self.settle(live)
+        return self.arrived >= expected
+
     def settle(self, live: list[int]) -> None:
         """Warps whose other lanes have come or exited have arrived."""
         for warp in [warp for warp, mask in self.partial.items() if not live[warp] & ~mask]:
@@ -75,6 +82,10 @@ class Barriers:
                         end,
                         path,
                     )
+                if state.has_all(self.placement.live, expected):
+                    # of those that come together, the first complete it: this is the next phase
+                    released += self._meet(touched.pop((slot, number)), (slot, number))
+                    state = self.states.setdefault((slot, number), State())
                 state.expected = expected
             state.partial[path.warp] = state.partial.get(path.warp, 0) | path.mask
             if end.kind == "arrive":
@@ -83,10 +94,14 @@ class Barriers:
                 state.waiting.append((path, pc, end))
             touched.setdefault((slot, number), []).append(path)
         for key, coming in touched.items():
-            if self.races is not None:
-                self.states[key].known = self.races.arrive(self.states[key].known, coming)
-            released += self._complete(key)
+            released += self._meet(coming, key)
         return going_on, released
+
+    def _meet(self, coming: list[Path], key: tuple[int, int]) -> list[tuple[int, Path]]:
+        """Paths have been added to a barrier: released ones with their pcs."""
+        if self.races is not None:
+            self.states[key].known = self.races.arrive(self.states[key].known, coming)
+        return self._complete(key)
 
     def _whole(self, paths: Sequence[Path], end: Barrier) -> set[int]:
         """Slots of the blocks all of whose threads come at once to a barrier at which nobody waits:
