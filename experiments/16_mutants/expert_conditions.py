@@ -54,6 +54,8 @@ def a_step_has_a_group(cell, program, branch):
     rows = the_only_writer(program, asked.operands[1])
     direct = rows is not None and rows.root == "min"
     while rows is not None and rows.root in ("and", "add"):  # rounded up to rows of scales
+        if rows.root == "and" and number_of(program, rows.operands[2], 1) % config.group_blocks:
+            return False  # what turns of a loop leave of them
         rows = the_only_writer(program, rows.operands[1])
     least = {"eq": 1 if number == 0 else None, "lt": number if direct else None}
     enough = least.get(asked.modifiers[0])

@@ -1,6 +1,7 @@
 """Proofs about mutants of the kernels for experts, and of ``decode_int8`` where it has their
 loops."""
 
+import copy_conditions
 import expert_conditions as conditions
 from proof import BRANCH, NEVER, TURNED, Proof
 
@@ -143,5 +144,44 @@ EXPERT_PROOFS = (
         "a warp whose columns do not exist gives a stage back that it has not read. (Lanes of one"
         " warp wait together on the machine. Where they drift apart, one that is late could miss"
         " two phases: the barrier stays.)",
+    ),
+    Proof(
+        "a whole stage row by row",
+        ("moe",),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        copy_conditions.copies_row_by_row,
+        "the loop that copies a stage which k does not fill copies a whole one too, row by row.",
+    ),
+    Proof(
+        "no turn in a tail",
+        ("moe",),
+        ("predicate", "size"),
+        (NEVER, TURNED, "16 bytes less"),
+        ".*",
+        copy_conditions.takes_a_whole_stage,
+        "nobody comes here: a turn of that loop takes as many rows as a stage has, and what k"
+        " leaves of a stage it does not fill is less.",
+    ),
+    Proof(
+        "rows that no tail has",
+        ("moe",),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        copy_conditions.rows_that_no_tail_has,
+        "k is a multiple of a group, and a stage is: what k leaves of a stage is groups, and the"
+        " question is for another number of rows.",
+    ),
+    Proof(
+        "a row that no tail has",
+        ("moe",),
+        ("size",),
+        ("16 bytes less",),
+        r"cp\.async\.bulk\..*",
+        copy_conditions.copies_a_row_that_no_tail_has,
+        "nobody comes here: the branches before lead past the copy for every number of rows that"
+        " k can leave of a stage.",
     ),
 )

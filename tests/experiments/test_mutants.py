@@ -194,6 +194,7 @@ def experiment():
         "block_conditions",
         "proof",
         "hopper_proofs",
+        "copy_conditions",
         "expert_conditions",
         "expert_proofs",
         "proofs",
