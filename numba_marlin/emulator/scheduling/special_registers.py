@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
 
 
-GRID_BARRIER, GRID_BARRIER_BYTES = "the grid's barrier", 64
+GRID_BARRIER_BYTES = 64
 
 
 class Cast:
@@ -65,13 +65,11 @@ class GridBarrier:
         execution = self.execution
         if execution.placement.slots < int(np.prod(execution.grid)):
             return 0
-        for buffer in execution.heap.values():
-            if buffer.name == GRID_BARRIER:
-                return buffer.address
-        data = np.zeros(GRID_BARRIER_BYTES, np.uint8)
-        buffer = execution.memory.globals.buffer(data, GRID_BARRIER)
-        execution.heap[buffer.address] = buffer
-        return buffer.address
+        if not execution.scratch:
+            data = np.zeros(GRID_BARRIER_BYTES, np.uint8)
+            buffer = execution.memory.globals.buffer(data, "the grid's barrier")
+            execution.scratch.append(buffer)
+        return execution.scratch[0].address
 
 
 def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
