@@ -4,8 +4,9 @@ open).
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load
 and the sections on wmma.store and wmma.mma.
 
-Products of 8-bit integers are summed exactly, those of fp16, bf16 and tf32, in fp32 or fp16, as in
-``tensor``, those of fp64 in fp64; in fp32 if C or D is, which is an assumption where only one of them is.
+Products of 8-bit integers are summed exactly, those of fp64 in fp64, those of fp16, bf16 and tf32,
+in fp32 or fp16, as in ``tensor``; in fp32 if C or D is, which is an assumption where only one of
+them is.
 Here word p of a matrix (row-major, or column-major where the load says so) is register p // 32 of
 lane p % 32; where the ISA has more registers than that takes, the rest are copies.
 """
