@@ -28,7 +28,7 @@ TILES = (
 CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     # what their kernels want: rows that are whole blocks, 256 channels at once, tiles of 128
     "attention_backward": (
-        (r"block_sizes\[\] = \{32[^}]*\}", "block_sizes[] = {32, 64}"),
+        (r"block_sizes\[\] = \{32[^}]*\}", "block_sizes[] = { 32, 64}"),
         ("const int block_size = 256", "const int block_size = 64"),
     ),
     "layernorm_backward": (
