@@ -72,7 +72,7 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
     (
         (
             ("run", "--experts", 4, "--kernel", "ampere"),
-            "--experts is for --kernel moe_wgmma or moe, not ampere",
+            "--kernel moe_wgmma_fp8 or moe_wgmma_int8 or moe_wgmma or moe, not ampere",
         ),
         (("run", "--experts", 4, "--top-k", 5), "--top-k 5 must be at most --experts 4"),
         (("run", "--experts", 0), "--experts 0 must be at least 1"),
