@@ -3,15 +3,18 @@ expected to take. Nobody has timed them: all times are modelled, of steps of the
 
 A step of a tile is taken to be as long as one of ``wgmma_int8``'s or ``wgmma_fp8``'s
 (``kernels.w4a8.choose``, measured), an expert to have as many row blocks on average as
-``moe_wgmma.choose`` reckons with, and rows that are not there to cost as much as others. Gathered
-rows cost ``moe_wgmma`` 1.1 to 1.27 of its dense kernel's time; that is not in here. No launch is
-expected to be faster than it takes to read its bytes.
+``moe_wgmma.choose`` reckons with, and rows that are not there to cost as much as others; tiles are
+whole, so the last round of them takes as long as any. Gathered rows cost ``moe_wgmma`` 1.1 to 1.27
+of its dense kernel's time; that is not in here. No launch is expected to be faster than it takes to
+read its bytes.
 
 Beside it stands what the same model says of ``moe_wgmma``, which has x in 16 bits: whether x is
 quantised is the caller's choice, never that of a ranking, because it changes the numbers.
 """
 
 from __future__ import annotations
+
+import math
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.experts.choice import check_mixture, fitting, of_sums
@@ -26,8 +29,8 @@ from numba_marlin.problems.experts import ExpertsProblem
 
 
 def configurations(problem: ExpertsProblem, device: Device) -> list[MoeBytesConfig]:
-    """Every arrangement of the dense kernel that the problem's types allow, but for tiles twice as
-    high as an even routing's rows."""
+    """Every arrangement of the dense kernel that the problem's types allow, but for tiles more than
+    twice as high as an even routing's rows."""
     config_type = CONFIGS[problem.activations]
     exact_columns = problem.group_size == -1 and problem.activations == "int8"
     if exact_columns and problem.k > MOST_K:
@@ -38,7 +41,7 @@ def configurations(problem: ExpertsProblem, device: Device) -> list[MoeBytesConf
         *(dense.COLUMNS if exact_columns else ()),
         *dense.OTHERS,
     ):
-        if tile_m < most:
+        if tile_m <= most:
             in_turns = not exact_columns and tile_m >= dense.LEAST_ROWS_IN_TURNS
             for ordered in (True, False) if in_turns else (False,):
                 tile = {"tile_m": tile_m, "tile_n": tile_n, "warpgroups": warpgroups}
@@ -56,7 +59,7 @@ def rows_of_touched(problem: ExpertsProblem) -> float:
 
 def modelled_us(problem: ExpertsProblem, config: MoeBytesConfig, device: Device) -> float:
     blocks = problem.most_touched * row_blocks(rows_of_touched(problem), config.tile_m)
-    rounds = max(1, blocks * ceil_div(problem.n, config.tile_n) / device.sms)
+    rounds = math.ceil(blocks * ceil_div(problem.n, config.tile_n) / device.sms)
     step = dense.step_cycles(config) / dense.MHZ
     tile = dense.TILE_US + problem.k / STAGE_K * step
     return dense.LAUNCH_US + max(rounds * tile, read_us(problem, device))
