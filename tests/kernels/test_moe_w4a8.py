@@ -40,7 +40,7 @@ from tests.kernels.moe_bytes import (
 pytest.importorskip("ml_dtypes")
 
 H200 = devices.device("H200")
-K = 256
+K = 256  # two groups of 128: one of all of k would be a scale per column
 ROUTINGS = {
     "one token": [[3, 1]],
     "every expert": [[0, 1], [2, 3], [4, 0], [1, 2]],
@@ -96,7 +96,7 @@ def test_every_routing_is_exact(kind, routing):
 def test_no_row_but_those_of_an_expert_is_read_or_written():
     """Rows of tokens that nobody multiplies have scales of NaN; rows of pairs in no list stay as
     they were."""
-    given_layer = layer(SMALL_INT8, [[0, 1], [2, 3], [4, 0]] * 6, 64, 128)
+    given_layer = layer(SMALL_INT8, [[0, 1], [2, 3], [4, 0]] * 6, 64, K)
     routing = given_layer.routing
     first = routing.offsets[1]  # expert 0 alone
     offsets = np.minimum(routing.offsets, first)
@@ -119,7 +119,7 @@ def test_any_number_of_blocks_does(sms):
 
 def test_a_launch_without_work_writes_nothing():
     """All experts are on other devices."""
-    given_layer = layer(SMALL_INT8, [[0, 1]], 64, 128)
+    given_layer = layer(SMALL_INT8, [[0, 1]], 64, K)
     none = replace(given_layer.routing, offsets=np.zeros_like(given_layer.routing.offsets))
     assert np.isnan(moe.run(replace(given_layer, routing=none), races=True)).all()
 
@@ -194,7 +194,7 @@ def test_a_token_does_not_depend_on_the_others():
 def test_rows_of_zeros_and_of_nan(kind):
     """A token of zeros has rows of zeros; one whose scale is NaN, as a device makes it, rows of
     NaN, and no other has."""
-    given_layer = layer(SMALL[kind], [[0, 1]] * 4, 64, 128)
+    given_layer = layer(SMALL[kind], [[0, 1]] * 4, 64, K)
     scales = given_layer.x.scales.copy()
     scales[1], scales[2] = 0, np.nan
     c = moe.run(replace(given_layer, x=replace(given_layer.x, scales=scales))).reshape(4, 2, -1)
@@ -329,13 +329,13 @@ def test_large_tiles_are_exact(kind):
     config = next(each for each in proposed(kind) if (each.tile_m, each.ordered) == (192, True))
     config = replace(config, stages=2, experts=5, top_k=2)
     ids = [[0, 1 + token % 4] for token in range(250)]  # one expert has two row blocks
-    given_layer = layer(config, ids, 136, 128, integers=True)
+    given_layer = layer(config, ids, 136, K, integers=True)
     exact(given_layer, moe.run(given_layer, sms=2))
 
 
 def test_bounds_of_rows_that_are_wrong_are_broken():
     """The reference notices a row that took another's scale."""
-    given_layer = layer(SMALL_INT8, [[0, 1]] * 3, 64, 128)
+    given_layer = layer(SMALL_INT8, [[0, 1]] * 3, 64, K)
     wrong = replace(given_layer.x, scales=given_layer.x.scales[::-1].copy())
     c = round_to(replace(given_layer, x=wrong).bounds().product, "float16")
     assert not reference.judged(c, given_layer.bounds()).ok
