@@ -18,7 +18,7 @@ import math
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.experts.choice import check_mixture, fitting, of_sums
-from numba_marlin.kernels.experts.moe_wgmma.choose import TILES as TILES_OF_16_BITS
+from numba_marlin.kernels.experts.moe_wgmma.choose import STEP_US as TILES_OF_16_BITS
 from numba_marlin.kernels.experts.moe_wgmma.choose import expert_us, row_blocks
 from numba_marlin.kernels.experts.w4a8.config import CONFIGS, MoeBytesConfig
 from numba_marlin.kernels.language.choice import Description
