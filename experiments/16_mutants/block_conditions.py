@@ -22,7 +22,7 @@ from numba_marlin.mutation.program import registers
 K = {
     "block_scaled": "param_14",
     "block_decode": "param_10",
-    "tcgen05": "param_10",
+    "tcgen05": "param_13",
     "block_mma": "param_8",
 }
 
