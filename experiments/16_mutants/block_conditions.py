@@ -139,8 +139,9 @@ def only_a_number(cell, program, ins):
 
 
 def only_arrivals_count(cell, program, ins):
-    """No bulk copy counts on the barriers that were initialised since the fence before: none is
-    told an address with the same offset."""
+    """No bulk copy and no commit counts on the barriers that were initialised since the fence
+    before: none is told an address with the same offset. What may stand in front of the barrier of
+    the block that follows, tensor memory being allocated, knows no barriers."""
     start = max(
         (each.pc for each in program.instructions[: ins.pc] if each.opcode == ins.opcode), default=0
     )
@@ -154,12 +155,16 @@ def only_arrivals_count(cell, program, ins):
     copies = [
         each
         for each in program.instructions
-        if "mbarrier::complete_tx::bytes" in each.modifiers or "expect_tx" in each.modifiers
+        if {"mbarrier::complete_tx::bytes", "expect_tx"} & set(each.modifiers)
+        or each.root == "tcgen05.commit"
     ]
     counted = set().union(
         *(offsets(program, operand) for each in copies for operand in each.operands)
     )
+    allocating = ("tcgen05.alloc", "tcgen05.relinquish_alloc_permit")
     behind = following(program, ins)
+    while behind is not None and behind.root in allocating:
+        behind = following(program, behind)
     return (
         bool(made)
         and None not in made

@@ -375,6 +375,8 @@ CELLS = {
                 (20, 24, 544, 1),
                 (20, 24, 1184, 1),
                 (20, 24, 1312, 1),
+                (20, 24, 1024, 1),
+                (500, 24, 32, 1),
             ),
         ),
         # C's ring goes round in a tile; three tiles for each place of sums; a lone last scale block

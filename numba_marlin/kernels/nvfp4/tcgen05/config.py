@@ -20,7 +20,9 @@ A stage, 128 bytes of k (``step_k``: 256 of FP4, 128 of FP8), padded to a multip
 
 Codes are in the 128-byte swizzle. A tile of scales, 512 bytes, is [row % 32][row // 32][4], 128
 rows by four along k; scale_tiles, along k, is 4 for nvfp4, 2 for mxfp4, 1 for mxfp8; n_tiles, along
-the rows of B, is tile_n / 128.
+the rows of B, is tile_n / 128, rounded up. Every other tile of 64 or 192 columns begins at row 64
+of the first of its tiles of scales, whose tiles are then all copied, and a product is told where
+the scales of its own rows begin (``kernel``).
 
 Tensor memory, 128 lanes, in columns of 4 bytes. Of B's tiles of scales those of one k are side by
 side here, as a product wants them, in shared memory those of 128 rows, as TMA brings them::
@@ -35,7 +37,9 @@ most as fit into 227 KiB of shared memory; tensor memory would hold more. The mo
 stages take 16 KiB, or 32 of float32):
 
     tile_n   nvfp4   mxfp4   mxfp8
+    64           7       8       8
     128          5       6       6
+    192          4       4       4
     256          3       4       4
 
 (The default, 4, must be changed for tile_n = 256 with nvfp4.) More stages are more bytes on their
@@ -49,7 +53,7 @@ from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_d
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.kernels.nvfp4.block_scaled.config import RESULTS
 from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES, checked_c_dtype
-from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES
+from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.tcgen05 import (
     COLUMNS,
     K_BYTES,
@@ -86,7 +90,7 @@ ACTIVATIONS = (None, "relu", "gelu", "silu")
 class Tcgen05Config:
     """A thread block multiplies tiles of 128 rows of A by tile_n rows of B."""
 
-    #: columns of a tile of D: 128 or 256
+    #: columns of a tile of D: 64, 128, 192 or 256
     tile_n: int = 128
     #: steps of 128 bytes of k (256 elements of FP4) in shared memory; with tile_n=256 and nvfp4, 3
     #: at most
@@ -110,8 +114,8 @@ class Tcgen05Config:
     group_m: int = 8
 
     def __post_init__(self):
-        if self.tile_n not in (128, 256):
-            raise ValueError(f"tile_n={self.tile_n} must be 128 or 256")
+        if self.tile_n not in (64, 128, 192, 256):
+            raise ValueError(f"tile_n={self.tile_n} must be 64, 128, 192 or 256")
         if self.format not in FORMATS:
             raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
         if self.result not in RESULTS:
@@ -241,14 +245,20 @@ class Tcgen05Config:
 
     @property
     def n_tiles(self):
-        """Tiles of scales that cover the rows of B in a stage, tile_n."""
-        return self.tile_n // 128
+        """Tiles of scales that cover the rows of B in a stage, tile_n, wherever these begin."""
+        return ceil_div(self.tile_n, TILE_ROWS)
+
+    @property
+    def shifts_scales(self):
+        """Whether a tile may begin in the middle of a tile of B's scales, at its row 64."""
+        return self.tile_n % TILE_ROWS != 0
 
     @property
     def accumulators(self):
         """Tiles of sums in tensor memory: the mma warp begins the next while the epilogue reads the
-        last, if there is room: two of 256 columns would leave none for scales."""
-        return 2 if self.tile_n == 128 else 1
+        last, if there is room: two of 256 columns would leave none for scales, two of 192 room for
+        those of two stages."""
+        return 2 if self.tile_n <= 128 else 1
 
     @property
     def scales_tensor(self):

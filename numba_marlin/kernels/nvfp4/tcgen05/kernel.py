@@ -77,7 +77,8 @@ and lies in shared memory at 128 r + (32 i + j, its bits 4 to 6 xor r % 8).
 of tensor memory: row r's word to lane r % 32 of column r // 32, and again to lanes 32, 64 and 96
 further on, since each quarter of the lanes must have all scales. The tensor core applies them:
 product i takes c = ``scales_per_product`` scales of each row (nvfp4 4, mxfp4 2, mxfp8 1), from
-scale c i of the stage on: byte (c i) % 4 of the words of tile c i // 4.
+scale c i of the stage on: byte (c i) % 4 of the words of tile c i // 4. A tile of 64 or 192 columns
+whose rows of B begin at row 64 of their tile of scales takes them from 2 columns further on.
 
 **Banks.** Rows of codes are 128 bytes, in TMA's 128-byte swizzle, which the descriptor names too:
 the tensor core xors bits 4 to 6 of an address with bits 7 to 9, as TMA did. Scales are read by
@@ -109,6 +110,7 @@ and of the order of ``tcgen05`` instructions no more than PTX says
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.nvfp4.tcgen05.config import (
@@ -138,6 +140,7 @@ from numba_marlin.layout.wgmma import Descriptor
 # a swizzle
 MATRIX_FIELDS = encode(Descriptor(0, stride_bytes=8 * STAGE_ROW, swizzle=STAGE_ROW))
 SCALE_FIELDS = scale_descriptor(0)
+ROWS_OF_A_COLUMN = TILE_ROWS // SCALE_COLUMNS  # of a tile of scales, in tensor memory: 32
 MULTIPLY = {
     "nvfp4": "tcgen05_mma_mxf4nvf4_4x",
     "mxfp4": "tcgen05_mma_mxf4_2x",
@@ -206,9 +209,10 @@ def make(lang, config):
                 )
 
     @lang.device
-    def multiply_stage(stage, accumulator, columns, adds):
+    def multiply_stage(stage, accumulator, columns, shift, adds):
         """accumulator, columns: addresses of tensor memory, of the sums and of the stage's scales;
-        adds: 0 if the stage's first product is to overwrite the accumulator."""
+        shift: columns from the scales of the first tile's rows of B to those of the first row that
+        is multiplied; adds: 0 if the stage's first product is to overwrite the accumulator."""
         a = descriptor_of(stage, MATRIX_FIELDS)
         b = descriptor_of(stage + cfg.b_shared, MATRIX_FIELDS)
         for i in range(PRODUCTS):
@@ -224,9 +228,16 @@ def make(lang, config):
                 b + 2 * i,
                 instruction_descriptor + scale_byte * cfg.scale_byte_step,
                 columns + scale_tile * SCALE_COLUMNS,
-                columns + (cfg.scale_tiles + scale_tile * cfg.n_tiles) * SCALE_COLUMNS,
+                columns + (cfg.scale_tiles + scale_tile * cfg.n_tiles) * SCALE_COLUMNS + shift,
                 adds if i == 0 else 1,
             )
+
+    @lang.device
+    def shift_of(number, sizes):
+        """Row r of a tile of scales has its word in column r // 32: 2 from row 64 on."""
+        if cfg.shifts_scales:
+            return schedule.corner(number, sizes).column % TILE_ROWS // ROWS_OF_A_COLUMN
+        return 0
 
     @lang.device
     def multiply_tiles(shared, tensor, sizes):
@@ -237,6 +248,7 @@ def make(lang, config):
         while number != NO_TILE:
             sum_ring.wait_empty(sum_barriers, sums_place)
             accumulator, adds, step = tensor + sums_place.stage * cfg.tile_n, 0, 0
+            shift = shift_of(number, sizes)
             while step < steps:
                 stage_ring.wait_full(barriers, place)
                 # What is issued from here on comes after what the waits have told: the tile's, that
@@ -247,7 +259,7 @@ def make(lang, config):
                 columns = tensor + cfg.scales_tensor + place.stage * cfg.stage_columns
                 copy_scales(stage, columns)
                 # no wait: PTX orders products after copies (cp) of the same thread
-                multiply_stage(stage, accumulator, columns, adds)
+                multiply_stage(stage, accumulator, columns, shift, adds)
                 # arrives when all copies and products so far are done
                 ptx.tcgen05_commit(stage_ring.empty(barriers, place))
                 place, adds = stage_ring.advance(place), 1
@@ -343,7 +355,7 @@ def tensor_maps(config, m, n, k, a_stride):
 
     def scales(rows, tile_rows):
         return scales_map(
-            rows, k // config.kind.block, (tile_rows // TILE_ROWS, config.scale_tiles)
+            rows, k // config.kind.block, (ceil_div(tile_rows, TILE_ROWS), config.scale_tiles)
         )
 
     def numbers(dtype, size, rows, columns):

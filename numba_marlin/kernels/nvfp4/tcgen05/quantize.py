@@ -4,7 +4,10 @@ memory.
 
 A lane has whole scale blocks of its row, two of 16 columns (NVFP4) or one of 32 (MX): no lanes
 exchange anything. It stores 8 bytes of FP4 codes or 16 of FP8 at a time, 16 columns, for n is a
-multiple of 16 or 32; and its scales, two bytes or one.
+multiple of 16 or 32; and its scales, two bytes or one. So a store touches a sector of 32 bytes in
+each of 32 rows and fills a quarter of it, or half, and L2 joins what follows. (A box in shared
+memory and a tensor copy, as other results have, would need n to be a multiple of 32 for FP4; there
+was no GPU on which to see what it gains.)
 """
 
 from numba_marlin.kernels.language.tuples import numbered_each
