@@ -244,6 +244,7 @@ def launch_of(case, compiled):
     )
 
 
+ENDS = tuple((20, 48, k, 1) for k in (544, 1024, 1312, 2048))  # a tile; each at another stage
 CELLS = {
     cell.name: cell
     for cell in (
@@ -363,8 +364,7 @@ CELLS = {
             replace(FEW_ROWS, split=1),
             ((9, 40, 1312, 1), (5, 8, 64, 1)),
         ),
-        # the second has three tiles for each of two places of sums; each ends at another stage of
-        # the ring, or with another parity
+        # the second: three tiles for a place of sums; each ends at another stage, or parity
         BlackwellBlocks(
             "tcgen05",
             TCGEN05,
@@ -383,7 +383,7 @@ CELLS = {
         HopperBlocks(
             "tcgen05, C and NVFP4 results",
             Tcgen05Config(result="nvfp4", source=True, bias=True, c_dtype="float32"),
-            ((150, 144, 96, 2), (700, 16, 288, 1), (20, 48, 1312, 1)),
+            ((150, 144, 96, 2), (700, 16, 288, 1), (500, 16, 32, 1), *ENDS),
         ),
         BlackwellBlocks(
             "block_mma", BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))
