@@ -13,6 +13,7 @@ from shapes import (
     sides,
     skips_only,
     touches,
+    until_next,
 )
 
 from numba_marlin.emulator.text.program import Register
@@ -191,20 +192,17 @@ def a_block_barrier_follows(cell, program, ins):
 
 
 def fenced_by_who_arrives(cell, program, ins):
-    """Directly behind a fence of the lane's own, in front of an arrival by one lane; since the
-    warp's last wait for loads nobody has touched tensor memory."""
+    """Directly behind a fence of the lane's own, in front of an arrival by one lane; nobody comes
+    here from an access to tensor memory without the warp's wait for it."""
     before, behind = previous(program, ins), following(program, ins)
-    waits = [each.pc for each in program.instructions[: ins.pc] if each.root == "tcgen05.wait::ld"]
+    accesses = [each for each in program.instructions if each.root in ("tcgen05.ld", "tcgen05.st")]
     return (
         before is not None
         and before.root == "tcgen05.fence::before_thread_sync"
         and behind is not None
         and behind.opcode.startswith("mbarrier.arrive")
-        and bool(waits)
-        and not any(
-            each.root in ("tcgen05.ld", "tcgen05.st")
-            for each in program.instructions[waits[-1] : ins.pc]
-        )
+        and bool(accesses)
+        and not any(ins in until_next(program, each.pc, "tcgen05.wait::ld")[0] for each in accesses)
     )
 
 
