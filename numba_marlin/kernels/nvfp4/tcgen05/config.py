@@ -188,7 +188,8 @@ class Tcgen05Config:
 
     @property
     def source_stages(self):
-        return SOURCE_STAGES
+        """Of C's ring; 0 if there is none."""
+        return SOURCE_STAGES if self.source else 0
 
     @property
     def source_row(self):
