@@ -238,3 +238,15 @@ def int8_of_many_rows(monkeypatch):
     ratios = [each["cublas"] / each["int8"] for each in whole]
     assert len(ratios) >= 6
     return 1024, f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+
+
+@claim(
+    r"with `gptq` weights in groups of (\d+) is at a cosine of ([\d.]+) to its float self with"
+    r" 16-bit activations, ([\d.]+) with int8 and (\d\.\d+) with fp8"
+)
+def what_8_bits_cost(monkeypatch):
+    report = experiment_results.module("32_activations", "report", monkeypatch)
+    rows = report.newest(experiment_results.FOLDER / "32_activations", "sentences")
+    kinds = report.ACTIVATIONS
+    found = (rows["gptq", 128, False, kind]["cosine"] for kind in kinds)
+    return (128, *(f"{each:.4f}" for each in found))
