@@ -5,6 +5,7 @@
 """
 
 import re
+from statistics import geometric_mean
 
 import pytest
 
@@ -200,3 +201,52 @@ def many_rows(_):
     from numba_marlin.kernels.experts.choice import MANY_ROWS
 
     return (MANY_ROWS,)
+
+
+@claim(
+    r"On (\d+) layers of real models by (\d+) batch sizes, (\d+) to (\d+) \(\[every cell\]\), it is"
+    r" ahead of cuBLAS fp16 in (\d+) of (\d+) cells and of Humming, .*?, in (\d+) of the (\d+) that"
+    r" Humming runs; geometric means ([\d.]+) and (\d\.\d+)",
+    pytest.mark.thorough,
+)
+def every_cell(monkeypatch):
+    run = experiment_results.module("25_every_cell", "run", monkeypatch)
+    cells = run.cells_of_today(run.RESULTS)
+    layers, batches = {layer for layer, _ in cells}, sorted({m for _, m in cells})
+    found = [len(layers), len(batches), batches[0], batches[-1]]
+    assert run.report.names_of_peers(cells) == [run.report.CUBLAS, "humming"]
+    means = []
+    for name in (run.report.CUBLAS, "humming"):
+        ratios = [each for row in cells.values() if (each := run.report.ratio(row, name))]
+        found += [sum(each >= 1 for each in ratios), len(ratios)]
+        means.append(f"{geometric_mean(ratios):.2f}")
+    return (*found, *means)
+
+
+@claim(
+    r"from m = (\d+) on, x quantised on the way, int8 with a scale per column is \[([\d.]+) to"
+    r" ([\d.]+) times\] as fast as cuBLAS fp16"
+)
+def int8_of_many_rows(monkeypatch):
+    run = experiment_results.module("23_w4a8", "run", monkeypatch)
+    newest = run.rows.newest(run.rows.read(run.RESULTS)).values()
+    times = {}
+    for row in newest:
+        if row["group_size"] == -1 and row["m"] >= 1024:
+            times.setdefault((row["k"], row["n"], row["m"]), {})[row["kernel"]] = row["us"]
+    whole = [each for each in times.values() if set(run.ENTRANTS) <= set(each)]
+    ratios = [each["cublas"] / each["int8"] for each in whole]
+    assert len(ratios) >= 6
+    return 1024, f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+
+
+@claim(
+    r"with `gptq` weights in groups of (\d+) is at a cosine of ([\d.]+) to its float self with"
+    r" 16-bit activations, ([\d.]+) with int8 and (\d\.\d+) with fp8"
+)
+def what_8_bits_cost(monkeypatch):
+    report = experiment_results.module("32_activations", "report", monkeypatch)
+    rows = report.newest(experiment_results.FOLDER / "32_activations", "sentences")
+    kinds = report.ACTIVATIONS
+    found = (rows["gptq", 128, False, kind]["cosine"] for kind in kinds)
+    return (128, *(f"{each:.4f}" for each in found))

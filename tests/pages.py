@@ -20,5 +20,5 @@ TEXT = "\n\n".join(map(relative_to_root, PAGES))
 WRITTEN = "\n\n".join(
     relative_to_root(page)
     for page in PAGES
-    if page.name not in ("checks.md", "litmus.md", "museum.md", "programs.md", "ptx.md")
+    if page.name not in ("checks.md", "lists.md", "litmus.md", "museum.md", "programs.md", "ptx.md")
 )

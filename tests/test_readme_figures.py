@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = (ROOT / "setup.cfg").read_text(encoding="utf-8")
 # What has a digit and states nothing: names of things.
 NAMES = (
-    r"4-bit|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2|Apache-2.0|2024"
+    r"4-bit|8-bit|W4A8|W4A16|INT4|NVFP4|MXFP[48]|FP[48]|H200|fp(16|32|64)|float64|bf16|cold L2"
+    r"|Apache-2.0|2024"
     r"|g \+ 8"
 )
 

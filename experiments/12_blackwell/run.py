@@ -213,7 +213,7 @@ def comparison(row):
             "threads a block",
             "160-192",
             f"{row['threads']}",
-            "six warps, no scheduler and no load of C",
+            "eight warps, with a scheduler and one that would load C",
         ),
         (
             "shared memory of a block",

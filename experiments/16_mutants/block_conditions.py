@@ -13,6 +13,7 @@ from shapes import (
     sides,
     skips_only,
     touches,
+    until_next,
 )
 
 from numba_marlin.emulator.text.program import Register
@@ -22,7 +23,7 @@ from numba_marlin.mutation.program import registers
 K = {
     "block_scaled": "param_14",
     "block_decode": "param_10",
-    "tcgen05": "param_10",
+    "tcgen05": "param_13",
     "block_mma": "param_8",
 }
 
@@ -139,8 +140,9 @@ def only_a_number(cell, program, ins):
 
 
 def only_arrivals_count(cell, program, ins):
-    """No bulk copy counts on the barriers that were initialised since the fence before: none is
-    told an address with the same offset."""
+    """No bulk copy and no commit counts on the barriers that were initialised since the fence
+    before: none is told an address with the same offset. What may stand in front of the barrier of
+    the block that follows, tensor memory being allocated, knows no barriers."""
     start = max(
         (each.pc for each in program.instructions[: ins.pc] if each.opcode == ins.opcode), default=0
     )
@@ -154,12 +156,16 @@ def only_arrivals_count(cell, program, ins):
     copies = [
         each
         for each in program.instructions
-        if "mbarrier::complete_tx::bytes" in each.modifiers or "expect_tx" in each.modifiers
+        if {"mbarrier::complete_tx::bytes", "expect_tx"} & set(each.modifiers)
+        or each.root == "tcgen05.commit"
     ]
     counted = set().union(
         *(offsets(program, operand) for each in copies for operand in each.operands)
     )
+    allocating = ("tcgen05.alloc", "tcgen05.relinquish_alloc_permit")
     behind = following(program, ins)
+    while behind is not None and behind.root in allocating:
+        behind = following(program, behind)
     return (
         bool(made)
         and None not in made
@@ -186,20 +192,17 @@ def a_block_barrier_follows(cell, program, ins):
 
 
 def fenced_by_who_arrives(cell, program, ins):
-    """Directly behind a fence of the lane's own, in front of an arrival by one lane; since the
-    warp's last wait for loads nobody has touched tensor memory."""
+    """Directly behind a fence of the lane's own, in front of an arrival by one lane; nobody comes
+    here from an access to tensor memory without the warp's wait for it."""
     before, behind = previous(program, ins), following(program, ins)
-    waits = [each.pc for each in program.instructions[: ins.pc] if each.root == "tcgen05.wait::ld"]
+    accesses = [each for each in program.instructions if each.root in ("tcgen05.ld", "tcgen05.st")]
     return (
         before is not None
         and before.root == "tcgen05.fence::before_thread_sync"
         and behind is not None
         and behind.opcode.startswith("mbarrier.arrive")
-        and bool(waits)
-        and not any(
-            each.root in ("tcgen05.ld", "tcgen05.st")
-            for each in program.instructions[waits[-1] : ins.pc]
-        )
+        and bool(accesses)
+        and not any(ins in until_next(program, each.pc, "tcgen05.wait::ld")[0] for each in accesses)
     )
 
 

@@ -104,7 +104,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class HopperBlocks:
-    """A kernel of two NVFP4 operands on Hopper. problems: as those of a Cell."""
+    """A kernel of two NVFP4 operands with its epilogue. problems: as those of a Cell."""
 
     name: str
     config: object
@@ -117,15 +117,12 @@ class HopperBlocks:
     @cached_property
     def prepared(self):
         """(Prepared, D and its scales as they must be), of every problem."""
-        source = self.config.result if self.config.source else None
-        problems = (
-            operands.small_integers(m, n, k, seed=m + n + k, c_dtype=source, bias=self.config.bias)
-            for m, n, k, _ in self.problems
-        )
-        return [
-            (operands.prepare(problem, self.config, sms), self.result(problem))
-            for problem, (*_, sms) in zip(problems, self.problems)
-        ]
+        added = {"c_dtype": operands.c_dtype_of(self.config), "bias": self.config.bias}
+        found = []
+        for m, n, k, sms in self.problems:
+            problem = operands.small_integers(m, n, k, seed=m + n + k, **added)
+            found.append((operands.prepare(problem, self.config, sms), self.result(problem)))
+        return found
 
     def result(self, problem):
         numbers, _ = problem.bounds(self.config.activation)
@@ -247,6 +244,7 @@ def launch_of(case, compiled):
     )
 
 
+ENDS = tuple((20, 48, k, 1) for k in (544, 1024, 1312, 2048))  # a tile; each at another stage
 CELLS = {
     cell.name: cell
     for cell in (
@@ -366,8 +364,7 @@ CELLS = {
             replace(FEW_ROWS, split=1),
             ((9, 40, 1312, 1), (5, 8, 64, 1)),
         ),
-        # the second has three tiles for each of two places of sums; each ends at another stage of
-        # the ring, or with another parity
+        # the second: three tiles for a place of sums; each ends at another stage, or parity
         BlackwellBlocks(
             "tcgen05",
             TCGEN05,
@@ -378,7 +375,15 @@ CELLS = {
                 (20, 24, 544, 1),
                 (20, 24, 1184, 1),
                 (20, 24, 1312, 1),
+                (20, 24, 1024, 1),
+                (500, 24, 32, 1),
             ),
+        ),
+        # C's ring goes round in a tile; three tiles for each place of sums; a lone last scale block
+        HopperBlocks(
+            "tcgen05, C and NVFP4 results",
+            Tcgen05Config(result="nvfp4", source=True, bias=True, c_dtype="float32"),
+            ((150, 144, 96, 2), (700, 16, 288, 1), (500, 16, 32, 1), *ENDS),
         ),
         BlackwellBlocks(
             "block_mma", BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))

@@ -255,7 +255,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "only a number",
-        ("block_scaled",),
+        ("block_scaled", "tcgen05"),
         ("order",),
         ("acq_rel -> relaxed", "acq_rel -> acquire", "acq_rel -> release", "release -> relaxed"),
         r"atom\.acq_rel\..*|st\.release\..*",
@@ -265,7 +265,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "the last to ask",
-        ("block_scaled",),
+        ("block_scaled", "tcgen05"),
         ("scope",),
         ("gpu -> cta",),
         r"st\.release\..*",
@@ -275,7 +275,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "only arrivals count",
-        ("block_scaled",),
+        ("block_scaled", "tcgen05"),
         ("fence",),
         ("deleted",),
         r"fence\.mbarrier_init\..*",
@@ -334,7 +334,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "a tile has columns",
-        ("block_scaled",),
+        ("block_scaled", "tcgen05"),
         BRANCH,
         (NEVER,),
         "bra",

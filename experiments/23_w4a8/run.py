@@ -23,7 +23,9 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+import picture
 
 from numba_marlin.bench import rows
 from numba_marlin.bench.tables import markdown, origin, replace_between
@@ -345,6 +347,7 @@ def report(args):
     found = list(rows.newest(rows.read(RESULTS)).values())
     body = f"{table(found, devices.device('H200'))}\n\n{origin(found)}"
     replace_between(HERE / "README.md", MARKERS, body)
+    picture.draw(found, ENTRANTS, HERE / "speed.png")
 
 
 def expect(args):

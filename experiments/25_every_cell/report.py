@@ -5,6 +5,7 @@ from statistics import geometric_mean, mean
 
 import shapes
 
+from numba_marlin.bench.roofline import pyplot
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
@@ -261,7 +262,8 @@ def body(cells):
     """What stands between the markers."""
     if not cells:
         return f"Not measured yet.\n\n### The layers\n\n{sources()}"
-    parts = [sentences(cells), overview(cells)]
+    picture = "![Times as fast as cuBLAS and the peers, by batch size](speed.png)"
+    parts = [sentences(cells), overview(cells), picture]
     for name in names_of_peers(cells):
         parts += [f"### {name}: its time over ours, bold where it is ahead", speedups(cells, name)]
     parts += ["### Cells that are lost", lost(cells)]
@@ -271,6 +273,37 @@ def body(cells):
     return "\n\n".join(each for each in parts if each)
 
 
+def plot(cells, path):
+    """By m, each peer's time over ours: the geometric mean of the layers, and all of them."""
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(6, 3.8))
+    axis.axhline(1, color="0.5", linewidth=0.9)
+    for name, colour in zip(names_of_peers(cells), ("tab:blue", "tab:orange", "tab:green")):
+        by_m = {}
+        for (_, m), row in cells.items():
+            if (value := ratio(row, name)) is not None:
+                by_m.setdefault(m, []).append(value)
+        batches = sorted(by_m)
+        low, high = ([pick(by_m[m]) for m in batches] for pick in (min, max))
+        axis.fill_between(batches, low, high, color=colour, alpha=0.15, linewidth=0)
+        means = [geometric_mean(by_m[m]) for m in batches]
+        axis.plot(batches, means, "o-", color=colour, markersize=3, label=f"than {name}")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1k", "4k"])
+    axis.set_xlabel("batch size m")
+    axis.set_ylabel("times as fast")
+    axis.set_ylim(0, None)
+    axis.set_title(f"W4A16, {len({layer for layer, _ in cells})} layers: mean and range", size=10)
+    axis.grid(color="0.92")
+    axis.set_axisbelow(True)
+    axis.legend(fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
 def write(cells, readme):
     replace_between(readme, MARKERS, body(cells))
+    if cells:
+        plot(cells, readme.parent / "speed.png")
     print(f"{sentences(cells)}\n\n{overview(cells)}" if cells else "no rows")

@@ -44,7 +44,7 @@ MODELS = (
     Model("DeepSeek-V3", 256, 8, 7168, 2048),
     Model("Kimi K2", 384, 8, 7168, 2048),
 )
-TINY = (Model("tiny", 6, 2, 128, 64, 32), Model("tiny, MXFP4", 9, 3, 64, 96, 32, "e2m1"))
+TINY = (Model("tiny", 6, 2, 128, 128, 32), Model("tiny, MXFP4", 9, 3, 64, 96, 32, "e2m1"))
 
 
 def expert_bytes(problem):

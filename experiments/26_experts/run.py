@@ -3,6 +3,7 @@
     python experiments/26_experts/run.py measure [--m 1,4,16] [--models Mixtral,...] [--sweep]
         [--products gate_up,down,"gate_up silu"] [--again]
     python experiments/26_experts/run.py measure --tiny     # small layers on the PTX machine
+    python experiments/26_experts/run.py measure --activations int8 [--tiny]   # eight_bits.py
     python experiments/26_experts/run.py report             # the table into README.md
     python experiments/26_experts/run.py expect             # what is expected; no GPU
 
@@ -17,10 +18,9 @@ others leave rows, and ``grouped + sum`` and ``humming + sum`` are what a user m
 torch: a gather into the order of tokens, and a batched product with the weights. "gate_up silu" has
 the activation in the launch, and no peers. Our results are checked before anything is timed: the
 same bits twice, some tokens against the dense kernels, all against the other kernel. With --sweep
-other configurations run beside. A cell whose rows of ours are there already, of the same sources,
-is skipped unless --again. Rows are appended to results.jsonl (in OUT, or here)
-as soon as they are measured; the newest of a cell counts. Bytes are those of the experts that are
-touched, on average over the routings; "expected" is modelled (``layers.expected_us``).
+other configurations run beside. A cell that is there, of the same sources, is skipped unless
+--again. Rows are appended to results.jsonl (in OUT, or here); the newest of a cell counts. Bytes
+are of the experts that are touched, on average; "expected" is modelled (``layers.expected_us``).
 """
 
 import argparse
@@ -36,6 +36,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
+import eight_bits
 from entrants import (
     MOST_ROWS,
     PEERS,
@@ -64,6 +65,7 @@ from numba_marlin.bench import rows
 from numba_marlin.bench.tables import markdown, origin, replace_between
 
 RESULTS = HERE / "results.jsonl"
+OUT = Path(os.environ.get("OUT", HERE)) / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 OURS = ("moe", "moe_wgmma")
@@ -192,6 +194,8 @@ def row_of(name, config, model, product, problem, touched, us, environment):
 
 
 def measure(args):
+    if args.activations:
+        return eight_bits.measure(sys.modules[__name__], args)
     if args.tiny:
         return tiny(args)
     import torch
@@ -204,16 +208,15 @@ def measure(args):
     torch.set_grad_enabled(False)
     models = [each for each in MODELS if any(name in each.name for name in args.models)]
     environment = describe(torch.cuda.get_device_name())
-    out_path = Path(os.environ.get("OUT", HERE)) / "results.jsonl"
     found = list(cells(models, args.m, args.products))
     if not args.again:
-        there = kernels_of_cells({out_path, RESULTS}, environment.get("sources"))
+        there = kernels_of_cells({OUT, RESULTS}, environment.get("sources"))
         found = [each for each in found if not is_there(there, *each)]
     print(f"{len(found)} cells to measure", flush=True)
     compile_all(found, args.sweep, args.processes)
     generator = torch.Generator("cuda").manual_seed(0)
     start, held, experts = time.perf_counter(), None, None
-    with rows.Recorder(out_path) as out:
+    with rows.Recorder(OUT) as out:
         for model, product, problem in found:
             if time.perf_counter() - start > args.seconds:
                 print(f"stopped after {args.seconds} s", flush=True)
@@ -353,6 +356,7 @@ def table(found):
 def report(args):
     found = list(rows.newest(rows.read(RESULTS)).values())
     replace_between(HERE / "README.md", MARKERS, f"{table(found)}\n\n{origin(found)}")
+    replace_between(HERE / "README.md", eight_bits.MARKERS, eight_bits.table(found))
 
 
 def expect(args):
@@ -387,6 +391,7 @@ def main(arguments=None):
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile")
     parser.add_argument("--sweep", action="store_true", help="other configurations of moe too")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--activations", choices=eight_bits.KINDS, help="x in 8 bits")
     args = parser.parse_args(arguments)
     {"measure": measure, "report": report, "expect": expect}[args.what](args)
 

@@ -97,9 +97,10 @@ def variants(weights, heard):
                         "smooth": smooth,
                         "activations": activations,
                     }
-                    yield facts, {
-                        name: Layer(made[name], divided[name], activations) for name in made
-                    }
+                    yield (
+                        facts,
+                        {name: Layer(made[name], divided[name], activations) for name in made},
+                    )
 
 
 def output_error(layer, weight, x):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,9 @@ from numba_marlin.api.checks import (
     check_same_place,
     refuse_torch_compile,
 )
-from numba_marlin.api.matmul import check_beside, hand_back, matmul, views_on_device
+from numba_marlin.api.experts_loop import activated, looped
+from numba_marlin.api.matmul import check_beside, hand_back, views_on_device
+from numba_marlin.api.quantized_experts import Given, check_integers, given_quantised, quantised
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.errors import CapabilityMissing
@@ -26,8 +27,9 @@ from numba_marlin.execution.binding import experts_operands, routing_operands
 from numba_marlin.execution.product import Options, Product, run
 from numba_marlin.execution.reference import experts_product
 from numba_marlin.execution.scratch import Workspace
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.experts import PackedExperts
-from numba_marlin.formats.floats import HALF_TYPES, round_to
+from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.residence import HOST
 from numba_marlin.formats.routing import Routing
 from numba_marlin.hardware import devices
@@ -93,6 +95,7 @@ def moe_matmul(
     bias=None,
     combine: bool = False,
     activation: str | None = None,
+    activations: str | None = None,
     backend: str = "auto",
     kernel: str | None = None,
     config=None,
@@ -106,6 +109,8 @@ def moe_matmul(
 
     x: float16 or bfloat16 [m, k], a row for each token, or [m, top_k, k], one for each of its
         experts; of NumPy or torch. Rows are read where they lie: nothing is sorted or padded.
+        Or the result of ``quantize_activations`` of such rows, one for each token, or for each pair
+        of a token and one of its experts.
     experts: a ``PackedExperts``. One on the host is copied to the GPU by its first product there.
     routing: of ``route``, or ``Routing.of(ids, weights, experts)``; where x is.
     bias: [E, n], of x's type, where x is.
@@ -116,13 +121,17 @@ def moe_matmul(
         product's columns, gate's being before up's; products are rounded to x's type before, and
         the result. Within the launch where the kernel can (n a multiple of 128; in "moe_wgmma" no
         zero points), else in a pass behind it: it does not change the choice of the kernel.
+    activations: "int8" or "fp8": x is quantised so before the product (W4A8), each row with a scale
+        of its own; weights of 4 bits, symmetric or with integer zero points, in groups of 32, 64,
+        128 or all of k.
     backend: as in ``matmul``.
     kernel: "moe" and "moe_wgmma": one persistent launch, ragged over experts (compute capability
         9.0; integers in groups of 32, 64, 128, 256 or all of k, and FP4), the second for many
         tokens (k a multiple of 64, n of 8). "loop": ``matmul`` for one expert after the other, for
         every format and GPU; it waits until the host knows the routing. None: "moe_wgmma" from 16
         rows per expert on (where they crossed on an H200), else "moe", if they take the
-        problem, else "loop".
+        problem, else "loop". With activations in 8 bits "moe_wgmma_int8" or "moe_wgmma_fp8" (k a
+        multiple of 128, n of 8), for any number of rows; no GPU has timed them yet.
     config: the kernel's configuration; default: the choice of ``explain(..., experts=, top_k=)``.
     stream, compiler, workspace: as in ``matmul``.
     batch_invariant: a token's result has the same bits whatever the other tokens are.
@@ -141,9 +150,10 @@ def moe_matmul(
     if activation is not None:
         check_choice("activation", activation, ACTIVATIONS)
     _check_experts("experts", experts)
-    view, problem, bias_view = _checked(x, experts, routing, bias, combine, batch_invariant)
+    given = _given(x, experts, routing, activations, backend, stream)
+    problem, bias_view = _checked(given, experts, routing, bias, combine, batch_invariant)
     problem = replace(problem, activation=activation)
-    ordinal = _ordinal(view, experts)
+    ordinal = _ordinal(given.view, experts)
     behind = _behind_the_launch(problem, backend, kernel, config, ordinal)
     if behind:
         rows = moe_matmul(
@@ -151,6 +161,7 @@ def moe_matmul(
             experts,
             routing,
             bias=bias,
+            activations=activations,
             backend=backend,
             kernel=kernel,
             config=config,
@@ -159,24 +170,36 @@ def moe_matmul(
             workspace=workspace,
             batch_invariant=batch_invariant,
         )
-        y = _activated(rows, activation)
+        y = activated(rows, activation)
         if thread.last.candidate is not None:
             thread.last = replace(
                 thread.last, candidate=gated.with_reason(thread.last.candidate, behind)
             )
         return (y, thread.last) if return_info else y
     if backend != "reference" and (kernel == LOOP or _refused(problem, backend, kernel, ordinal)):
-        y = _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant)
+        lists = routing.on_host() if isinstance(given.view.owner, np.ndarray) else routing
+        y = looped(
+            given.x,
+            experts,
+            lists,
+            bias,
+            combine,
+            backend=backend,
+            stream=stream,
+            batch_invariant=batch_invariant,
+        )
+        if given.view.on_host:
+            y = hand_back(y, given.answer, None, given.dtype)
         return (y, thread.last) if return_info else y
     named = None if kernel == LOOP else kernel
     plan = planning.plan(problem, backend, named, config, ordinal)
-    product = _product(view, experts, routing, bias_view, problem, plan.backend, ordinal)
+    product = _product(given, experts, routing, bias_view, problem, plan.backend, ordinal)
     outcome = run(product, plan, Options(compiler, stream, workspace))
     thread.last = outcome.info
     repeat.log_run(outcome.info)
     y = outcome.results["c"]
-    if view.on_host or plan.backend != "cuda":
-        y = hand_back(y, view, None)
+    if given.view.on_host or plan.backend != "cuda":
+        y = hand_back(y, given.answer, None, given.dtype)
     y = y if combine else y.reshape(problem.m, problem.top_k, -1)
     return (y, outcome.info) if return_info else y
 
@@ -197,7 +220,8 @@ def moe_mlp(
     gate_up: [E, k, 2 h], gate's columns before up's (``nm.concat([gate, up])``); down: [E, h, k].
     activation: "silu" (gate's sigmoid linear unit times up) or "swiglu-oai" (gpt-oss: both limited
         to 7, sigmoid of 1.702 gate, up + 1).
-    options: of ``moe_matmul``, for both products: backend, kernel, stream, batch_invariant.
+    options: of ``moe_matmul``, for both products: activations (of x, and of the products between;
+        those of an x that is quantised already), backend, kernel, stream, batch_invariant.
 
     The products between are rounded to x's type, as is the activation of them, in fp32: in the
     first product's launch, where its kernel can (``moe_matmul``).
@@ -210,6 +234,8 @@ def moe_mlp(
             f"gate_up has n={gate_up.n} columns, must be 2 x {down.k}: gate's and up's, of as many"
             " rows as down has"
         )
+    if isinstance(x, QuantizedActivations):
+        options["activations"] = options.get("activations") or x.kind
     hidden = moe_matmul(x, gate_up, routing, bias=gate_up_bias, activation=activation, **options)
     return moe_matmul(hidden, down, routing, bias=down_bias, combine=True, **options)
 
@@ -227,41 +253,51 @@ def _check_experts(name: str, experts: object) -> None:
         )
 
 
-def _checked(
-    x, experts: PackedExperts, routing: Routing, bias, combine: bool, batch_invariant: bool
-):
-    """-> (view of x, ExpertsProblem, view of bias or None)"""
-    view = arrays.view("x", x)
-    check_no_gradient("x", view)
-    if view.type_name not in HALF_TYPES:
-        raise TypeError(f"x.dtype={view.dtype} must be one of {', '.join(HALF_TYPES)}")
+def _given(x, experts: PackedExperts, routing: Routing, activations, backend: str, stream) -> Given:
+    """x, checked, and quantised if that is asked for."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing is a {type(routing).__name__}, must be a Routing: nm.route(...)")
-    check_routed(view, routing, len(experts))
-    if view.shape[-1] != experts.k:
-        raise ValueError(f"x.shape={view.shape} must end in k={experts.k}, the weights'")
-    packed_for = experts.facts[0].get("dtype", view.type_name)
-    if packed_for != view.type_name:
-        raise ValueError(f"x.dtype={view.type_name} must be {packed_for}, which experts are for")
-    check_same_place("routing.ids", arrays.view("routing.ids", routing.ids), view, "x")
+    if isinstance(x, QuantizedActivations):
+        given = given_quantised(x, activations, backend)
+        check_routed(x, routing, len(experts))
+    else:
+        view = arrays.view("x", x)
+        check_no_gradient("x", view)
+        if view.type_name not in HALF_TYPES:
+            raise TypeError(f"x.dtype={view.dtype} must be one of {', '.join(HALF_TYPES)}")
+        check_routed(view, routing, len(experts))
+        given = Given(x, view, view, view.type_name)
+    if given.view.shape[-1] != experts.k:
+        raise ValueError(f"x.shape={given.view.shape} must end in k={experts.k}, the weights'")
+    packed_for = experts.facts[0].get("dtype", given.dtype)
+    if packed_for != given.dtype:
+        raise ValueError(f"x.dtype={given.dtype} must be {packed_for}, which experts are for")
+    check_same_place("routing.ids", arrays.view("routing.ids", routing.ids), given.view, "x")
+    if activations is not None and given.kind is None:
+        given = quantised(given.view, activations, stream)
+    if given.kind is not None:
+        check_integers(experts)
+    return given
+
+
+def _checked(
+    given: Given, experts: PackedExperts, routing: Routing, bias, combine, batch_invariant
+) -> tuple[ExpertsProblem, arrays.ArrayView | None]:
+    """-> (the problem, a view of the bias or None)"""
     problem = ExpertsProblem.of_experts(
         experts,
         routing,
-        view.type_name,
+        given.dtype,
         bias=bias is not None,
-        x_of_pairs=len(view.shape) == 3,
+        x_of_pairs=len(given.answer.shape) == 3 or given.view.shape[0] != routing.m,
         combine=bool(combine),
         batch_invariant=bool(batch_invariant),
+        activations=given.kind,
     )
-    bias_view = None
-    if bias is not None:
-        bias_view = check_beside("bias", bias, view, (len(experts), experts.n), "(experts, n)")
-    return view, problem, bias_view
-
-
-def _flat(x):
-    """[m, top_k, k] -> [m top_k, k]; a copy only where it cannot be a view."""
-    return x.reshape(-1, x.shape[-1])
+    if bias is None:
+        return problem, None
+    shape = (len(experts), experts.n)
+    return problem, check_beside("bias", bias, given.view, shape, "(experts, n)", given.dtype)
 
 
 def _ordinal(view: arrays.ArrayView, experts: PackedExperts) -> int | None:
@@ -322,21 +358,20 @@ def _behind_the_launch(
     return gated.launched(problem, chosen)[1]
 
 
-def _product(view, experts, routing, bias, problem, backend: str, ordinal: int | None) -> Product:
+def _product(given, experts, routing, bias, problem, backend: str, ordinal: int | None) -> Product:
     """What runs: the routing's lists are inputs, the experts' arrays are kept on a device."""
     on_gpu = backend == "cuda"
-    flat = view if len(view.shape) == 2 else arrays.view("x", _flat(view.owner))
     held = routing if on_gpu else routing.on_host()
     lists, behind = routing_operands(held), {"weights": held.weights} if problem.combine else {}
     kept = experts_operands(experts if on_gpu else experts.to(HOST))
     if on_gpu and experts.place != HOST:
         kept = views_on_device("experts", kept)
-    inputs = {"a": flat} | {name: arrays.view(name, each) for name, each in lists.items()}
+    inputs = given.inputs | {name: arrays.view(name, each) for name, each in lists.items()}
 
     def reference() -> dict[str, np.ndarray]:
-        x, b = (None if each is None else arrays.to_host(each, exact=True) for each in (view, bias))
+        b = None if bias is None else arrays.to_host(bias, exact=True)
         options = (problem.combine, problem.activation)
-        return {"c": experts_product(x, experts.to(HOST), held, b, *options)}
+        return {"c": experts_product(given.on_host(), experts.to(HOST), held, b, *options)}
 
     return Product(
         problem,
@@ -348,53 +383,3 @@ def _product(view, experts, routing, bias, problem, backend: str, ordinal: int |
         behind={name: arrays.view(name, each) for name, each in behind.items()},
         ordinal=ordinal or 0,
     )
-
-
-def _loop(x, experts, routing, bias, combine, backend, stream, batch_invariant):
-    """``matmul`` for one expert after the other, on its rows, gathered and scattered."""
-    view = arrays.view("x", x)
-    rows, top_k = (x if len(x.shape) == 2 else _flat(x)), routing.top_k
-    result = arrays.empty_like(view, (routing.m * top_k, experts.n))
-    offsets = routing.on_host().offsets
-    if offsets[-1] < len(result):
-        result[...] = 0
-    for expert in range(len(experts)):
-        begin, end = int(offsets[expert]), int(offsets[expert + 1])
-        if begin == end:
-            continue
-        pairs = routing.pairs[begin:end]
-        taken = rows[pairs // top_k if len(x.shape) == 2 else pairs]
-        of_expert = None if bias is None else bias[expert]
-        result[pairs] = matmul(
-            taken,
-            experts[expert],
-            backend,
-            bias=of_expert,
-            stream=stream,
-            batch_invariant=batch_invariant,
-        )
-    result = result.reshape(routing.m, top_k, experts.n)
-    return _summed(result, routing) if combine else result
-
-
-def _summed(rows: Any, routing: Routing):
-    """[m, top_k, n] -> [m, n]: in fp32, expert after expert, rounded once."""
-    numpy = isinstance(rows, np.ndarray)
-    total = 0
-    for slot in range(routing.top_k):
-        row = rows[:, slot].astype(np.float32) if numpy else rows[:, slot].float()
-        total = total + routing.weights[:, slot, None] * row
-    return round_to(total, rows.dtype) if numpy else total.to(rows.dtype)
-
-
-def _activated(rows: Any, activation: str):
-    if isinstance(rows, np.ndarray):
-        from numba_marlin.reference.experts import activate
-
-        return round_to(activate(rows.astype(np.float32), activation), rows.dtype)
-    torch = sys.modules["torch"]
-    gate, up = rows.float().chunk(2, dim=-1)
-    if activation == "silu":
-        return (torch.nn.functional.silu(gate) * up).to(rows.dtype)
-    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
-    return (gate * torch.sigmoid(1.702 * gate) * (up + 1)).to(rows.dtype)

@@ -43,7 +43,8 @@ def explain(
         batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with
         32). ``problems.ActivationsProblem``: the same, and activations="int8" or "fp8" (W4A8).
         ``problems.ExpertsProblem`` (``moe_matmul``): the same as a WeightProblem's, and
-        experts=128, top_k=8, x_of_pairs=True, combine=True, activation="silu".
+        experts=128, top_k=8, x_of_pairs=True, combine=True, activation="silu", and
+        activations="int8" or "fp8".
         ``problems.BlockProblem``: result="nvfp4", source=True (a C), bias=True,
         activation="silu", rounding="ceil".
 
@@ -63,10 +64,11 @@ def problem_of(
     """``explain``'s arguments as a WeightProblem, an ActivationsProblem, an ExpertsProblem or a
     BlockProblem."""
     if format is None:
-        kind: type[WeightProblem] = ActivationsProblem
         if types.get("activations") is None:
             types.pop("activations", None)
-            kind = WeightProblem if types.get("experts") is None else ExpertsProblem
+        kind: type[WeightProblem] = ActivationsProblem if "activations" in types else WeightProblem
+        if types.get("experts") is not None:
+            kind = ExpertsProblem
         return kind(m, n, k, 128 if group_size is None else group_size, **types)
     problem = BlockProblem(m, n, k, format, **types)
     if group_size not in (None, problem.group_size):

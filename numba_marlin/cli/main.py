@@ -71,6 +71,19 @@ MAY_BE_EMPTY = ("tensor", "layer", "args", "command")
 class Parser(argparse.ArgumentParser):
     """Names the nearest verb, option or choice for one that does not exist."""
 
+    #: whether options may stand between a verb's words: argparse gives a second word that may be
+    #: left out to nobody, once an option has come behind the first
+    options_between = False
+
+    def parse_known_args(self, args=None, namespace=None):
+        if not self.options_between:
+            return super().parse_known_args(args, namespace)
+        self.options_between = False  # argparse's own way comes back to this method
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.options_between = True
+
     def parse_args(self, args=None, namespace=None):
         first = args[0] if args else ""
         if first.startswith("--") and not self._get_option_tuples(first.partition("=")[0]):

@@ -34,6 +34,11 @@ def add_arguments(parser) -> None:
             " times its weights, are added up"
         ),
     )
+    parser.add_argument(
+        "--activations",
+        choices=("int8", "fp8"),
+        help="of a mixture: x in 8 bits, a scale per row (default: as --kernel, else 16 bits)",
+    )
 
 
 def given(args) -> list[str]:
@@ -54,6 +59,8 @@ def asked(args) -> bool:
     from numba_marlin.problems import EXPERTS as KIND
 
     kernel, options = getattr(args, "kernel", None), given(args)
+    if args.activations is not None and not options and kernel is None:
+        raise ValueError(f"--activations {args.activations} is of a mixture: name --experts too")
     if kernel is not None and registry.find_kernel(kernel).kind == KIND:
         return True
     if options and kernel is not None:
@@ -75,7 +82,18 @@ def fields(args) -> dict[str, Any]:
     if top_k > experts:
         raise ValueError(f"--top-k {top_k} must be at most --experts {experts}")
     of_layer = dict.fromkeys(("x_of_pairs", "combine"), args.combine)
-    return {"experts": experts, "top_k": top_k, **of_layer}
+    return {"experts": experts, "top_k": top_k, "activations": _activations(args), **of_layer}
+
+
+def _activations(args) -> str | None:
+    """Of x: as asked for, or the first that the named kernel takes."""
+    from numba_marlin.kernels.registry import find_kernel
+
+    kernel = getattr(args, "kernel", None)
+    if args.activations is not None or kernel is None:
+        return args.activations
+    kinds = find_kernel(kernel).takes.kinds_of_x
+    return None if None in kinds else kinds[0]
 
 
 def refuse_files(args, *names: str) -> None:
@@ -89,13 +107,29 @@ def refuse_files(args, *names: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """x [m, k], or [m, top_k, k]; the packed experts; the routing; quantised: the first expert's
-    floats and what became of them."""
+    """x [m, k], or [m, top_k, k], or of these rows quantised; the packed experts; the routing;
+    quantised: the first expert's floats and what became of them."""
 
     x: Any
     experts: Any
     routing: Any
     quantised: tuple[Any, Any]
+
+    @property
+    def operands(self) -> dict[str, Any]:
+        """The arrays of a launch, {kernel parameter: array}."""
+        from numba_marlin.execution.binding import (
+            activation_operands,
+            experts_operands,
+            routing_operands,
+        )
+        from numba_marlin.formats.activations import QuantizedActivations
+
+        if isinstance(self.x, QuantizedActivations):
+            of_x = activation_operands(self.x)
+        else:
+            of_x = {"a": self.x.reshape(-1, self.x.shape[-1])}
+        return {**of_x, **experts_operands(self.experts), **routing_operands(self.routing)}
 
 
 def made(problem, random, method: str = "rtn") -> Mixture:
@@ -116,8 +150,11 @@ def made(problem, random, method: str = "rtn") -> Mixture:
     preference = np.linspace(PREFERENCE, -PREFERENCE, problem.experts, dtype=np.float32)
     logits = random.standard_normal((problem.m, problem.experts), dtype=np.float32) + preference
     shape = (problem.m, *((problem.top_k,) if problem.x_of_pairs else ()), problem.k)
+    x = round_to(random.standard_normal(shape), problem.dtype)
+    if problem.activations is not None:
+        x = api.quantize_activations(x.reshape(-1, problem.k), problem.activations)
     return Mixture(
-        round_to(random.standard_normal(shape), problem.dtype),
+        x,
         PackedExperts.of(packed),
         route(logits, problem.top_k, normalize=True),
         first or (None, None),

@@ -21,6 +21,7 @@ ACTIONS = ("list", "start", "check", "hint", "solution")
 
 
 def add_arguments(parser) -> None:
+    parser.options_between = True  # puzzles check --dir mine 1
     parser.add_argument(
         "action",
         nargs="?",

@@ -12,7 +12,6 @@ def described(args) -> Described:
 
     import numpy as np
 
-    from numba_marlin.execution.binding import experts_operands, routing_operands
     from numba_marlin.hardware import devices
     from numba_marlin.heuristics import candidate
     from numba_marlin.kernels.registry import find_kernel, kernels
@@ -59,12 +58,7 @@ def described(args) -> Described:
             verdict = mixtures.judged(results["c"], *given, launch=True)
             return verdict.failures, verdict.size
 
-        operands = {
-            "a": made.x.reshape(-1, problem.k),
-            **experts_operands(made.experts),
-            **routing_operands(made.routing),
-        }
         routing = {"ids": made.routing.ids.tolist(), "weights": made.routing.weights.tolist()}
-        return Quantised(operands, None, judged, about={"routing": routing})
+        return Quantised(made.operands, None, judged, about={"routing": routing})
 
     return Described(problem, device, chosen, f"random, seed {args.seed}", quantised)

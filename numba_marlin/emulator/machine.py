@@ -88,6 +88,7 @@ class Machine:
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory() if memory is None else memory
         self.globals: dict[str, Buffer] = {}
+        self.heap: dict[int, Buffer] = {}  # what kernels got from malloc and have not freed
         self._place(self.module.variables)
         if len(self.entries) == 1:  # its errors are those of the text
             self.kernel()
@@ -237,7 +238,7 @@ class Machine:
                 stack_bytes,
                 checks,
             )
-            memory = execution.memory
+            memory, execution.heap = execution.memory, self.heap
             memory.watch = both(memory.watch, listener.access)
             memory.requests = both(memory.requests, listener.request)
             execution.print = listener.printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 
@@ -43,15 +44,16 @@ def block_product(
 
 
 def experts_product(
-    x: np.ndarray,
+    x: np.ndarray | QuantizedActivations,
     experts,
     routing,
     bias: np.ndarray | None,
     combine: bool,
     activation: str | None = None,
 ) -> np.ndarray:
-    """x [m, k] or [m, top_k, k] -> [pairs, n], or with ``combine`` [m, n], with ``activation``
-    [pairs, n / 2], of its type: the float64 products of a mixture's experts, rounded once."""
+    """x [m, k] or [m, top_k, k], or quantised -> [pairs, n], or with ``combine`` [m, n], with
+    ``activation`` [pairs, n / 2], of its type: the float64 products of a mixture's experts,
+    rounded once."""
     from numba_marlin.reference.experts import activate, moe_matmul
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -29,6 +29,16 @@ from numba_marlin.on_cpu.switch import Options
 
 BLOCK_THREADS = 128  # of forall, which asks a driver for a number of threads
 ELF = b"\x7fELF"
+DEVICE_RUNTIME = "libcudadevrt"  # which kernels with a barrier of the grid are linked with
+# What a kernel leaves in this variable, as the compiler numbers it: the exception that it raised.
+ERROR_CODE = "__numba_cuda_mlir_error_code"
+RAISED = {
+    1: (AssertionError, "Kernel assertion failed"),
+    2: (IndexError, "Index out of bounds in kernel"),
+    3: (ValueError, "Invalid value in kernel"),
+    4: (RuntimeError, "Runtime error in kernel"),
+    5: (ZeroDivisionError, "Division by zero in kernel"),
+}
 called = threading.local()
 """``launch``: the innermost Launched of this thread."""
 
@@ -102,6 +112,8 @@ def linked(linker):
     else:
         texts = []
     texts += [text_of(each.code) for each in codes if each.code_type == "ptx"]
+    # ``joined`` brings what cooperative grids want of it
+    codes = [each for each in codes if DEVICE_RUNTIME not in str(each.name)]
     foreign = [each for each in codes if each.code_type not in ("ptx", "ltoir")]
     if foreign:
         raise Unlinkable(
@@ -210,8 +222,20 @@ def launcher(host: HostDriver, code_of):
                 launching.launch(host, None, config, code.get_kernel(name), *arguments)
             finally:
                 launching.current.called = before
+            raise_what_it_raised(code)
 
     return LaunchConfiguration
+
+
+def raise_what_it_raised(code: modules.ObjectCode) -> None:
+    """The exception of Python that a kernel with ``debug=True`` left word of, once."""
+    left = code.variable(ERROR_CODE)
+    if left is None or not left.data.any():
+        return
+    number = int.from_bytes(left.data[:4].tobytes(), "little")
+    left.data[:] = 0
+    kind, said = RAISED.get(number, (RuntimeError, f"Kernel error (code {number})"))
+    raise kind(said)
 
 
 def flattened(launch: Launched) -> tuple[tuple[View, ...], list]:

@@ -2,11 +2,12 @@
 
     C[token, slot] = A[token] @ W[e] + bias[e],  e = ids[token, slot]
 
-A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k]; W [experts, k, n] quantised,
-as in ``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the sum over slots times
-weights, or with ``activation`` [m top_k, n / 2], activation(gate) * up, gate's columns of W being
-before up's. The routing (``formats.routing``) is an operand: sizes do not depend on it. ValueError,
-naming the value and the rule, for impossible sizes and types.
+A is [m, k], or with ``x_of_pairs`` a row for each slot, [m top_k, k], in 16 bits, or with
+``activations`` ``formats.activations.QuantizedActivations`` with a scale per row; W
+[experts, k, n] quantised, as in ``WeightProblem``; C [m top_k, n], or with ``combine`` [m, n], the
+sum over slots times weights, or with ``activation`` [m top_k, n / 2], activation(gate) * up, gate's
+columns of W being before up's. The routing (``formats.routing``) is an operand: sizes do not depend
+on it. ValueError, naming the value and the rule, for impossible sizes and types.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from numba_marlin.formats.activations import check_kind
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.routing import Routing
 from numba_marlin.problems.protocol import EXPERTS
@@ -42,9 +44,13 @@ class ExpertsProblem(WeightProblem):
     complete: bool = True
     #: Of ``reference.experts.ACTIVATIONS``, or None: C has every column of W's products.
     activation: str | None = None
+    #: Of A: of ``formats.activations.KINDS``, 8 bits and a scale per row; None: ``dtype``.
+    activations: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.activations is not None:
+            check_kind(self.activations)
         for name in ("experts", "top_k"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -77,7 +83,8 @@ class ExpertsProblem(WeightProblem):
 
     @property
     def activation_bytes(self) -> int:
-        return 2 * self.k * (self.pairs if self.x_of_pairs else self.m)
+        rows = self.pairs if self.x_of_pairs else self.m
+        return rows * (2 * self.k if self.activations is None else self.k + WORD_BYTES)
 
     @property
     def routing_bytes(self) -> int:
@@ -106,7 +113,8 @@ class ExpertsProblem(WeightProblem):
 
     @property
     def operand_names(self) -> tuple[str, ...]:
-        return (*super().operand_names, "pairs", "offsets")
+        scales = () if self.activations is None else ("a_scales",)
+        return (*super().operand_names, *scales, "pairs", "offsets")
 
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -130,6 +138,7 @@ class ExpertsProblem(WeightProblem):
             + (", a row of x for each expert of a token" if self.x_of_pairs else "")
             + (", summed over a token's experts" if self.combine else "")
             + (f", {self.activation} of gate and up" if self.activation else "")
+            + (f"; {self.activations} activations" if self.activations else "")
         )
 
     @property
@@ -160,6 +169,7 @@ class ExpertsProblem(WeightProblem):
         combine: bool = False,
         batch_invariant: bool = False,
         activation: str | None = None,
+        activations: str | None = None,
     ) -> ExpertsProblem:
         """The problem of tokens of ``dtype`` routed so."""
         one = experts.facts[0]
@@ -182,4 +192,5 @@ class ExpertsProblem(WeightProblem):
             combine,
             routing.complete,
             activation,
+            activations,
         )

@@ -101,6 +101,13 @@ def kernel_product(
 ) -> np.ndarray:
     """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order; of fp8, if
     its tensor cores lose none. ValueError as ``group_sums``, and for scales per group of x."""
+    return round_to(kernel_sums(x, weight, bias), x.dtype)
+
+
+def kernel_sums(
+    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """float32 [m, n]: those of ``kernel_product``, before they are rounded."""
     if x.group_size is not None:
         raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
     plain = _plain(x, weight)
@@ -108,8 +115,7 @@ def kernel_product(
     for sums, scales in zip(group_sums(x, plain), plain.scales.astype(np.float32)):
         total = fma(sums.astype(np.float32), np.broadcast_to(scales, total.shape), total)
     beside = np.zeros(plain.n, np.float32) if bias is None else bias.astype(np.float32)
-    scaled = fma(total, np.broadcast_to(x.scales[:, None], total.shape), beside[None])
-    return round_to(scaled, x.dtype)
+    return fma(total, np.broadcast_to(x.scales[:, None], total.shape), beside[None])
 
 
 def error_bound(

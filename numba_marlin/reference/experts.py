@@ -1,5 +1,5 @@
 """The float64 products of a mixture of experts, and their error bounds: those of ``weights`` for
-every pair of a token and an expert.
+every pair of a token and an expert, or of ``activations`` where x is quantised.
 
 With ``combine`` a token's rows are multiplied by their weights p and added up in fp32: of top_k
 fused multiply-adds each rounds once, by at most u = 2**-24 of a partial sum, which is at most ``sum
@@ -15,15 +15,18 @@ as |h| + dh.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.routing import Routing
 from numba_marlin.quantizers.dequantize import as_quantized
+from numba_marlin.reference import activations
 from numba_marlin.reference.weights import (
     UNIT_ROUNDOFF,
     Bounds,
@@ -35,18 +38,28 @@ from numba_marlin.reference.weights import (
 )
 
 Experts = PackedExperts | Sequence[Weight]
+X = np.ndarray | QuantizedActivations
 
 
-def rows_of(expert: int, x: np.ndarray, routing: Routing) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs of an expert, rows of x that they multiply). x: [m, k], a row for each token, or
-    [m, top_k, k], one for each pair."""
-    pairs = routing.pairs[routing.offsets[expert] : routing.offsets[expert + 1]]
-    rows = x[pairs // routing.top_k] if x.ndim == 2 else x.reshape(-1, x.shape[-1])[pairs]
-    return pairs, rows
+def rows_of_each(x: X, routing: Routing) -> Iterator[tuple[int, np.ndarray, X]]:
+    """(expert, its pairs, rows of x that they multiply) of every expert that has some. x: [m, k], a
+    row for each token, or [m, top_k, k], one for each pair; quantised, with a row for each of
+    either."""
+    for expert in range(routing.experts):
+        pairs = routing.pairs[routing.offsets[expert] : routing.offsets[expert + 1]]
+        if not len(pairs):
+            continue
+        tokens = pairs // routing.top_k
+        if isinstance(x, QuantizedActivations):
+            taken = tokens if x.m == routing.m else pairs
+            yield expert, pairs, replace(x, codes=x.codes[taken], scales=x.scales[taken])
+        else:
+            rows = x[tokens] if x.ndim == 2 else x.reshape(-1, x.shape[-1])[pairs]
+            yield expert, pairs, rows
 
 
 def moe_bounds(
-    x: np.ndarray,
+    x: X,
     experts: Experts,
     routing: Routing,
     bias: np.ndarray | None = None,
@@ -57,19 +70,18 @@ def moe_bounds(
     out_dtype: np.dtype | type | str = np.float16,
 ) -> Bounds:
     """x [m, k] or [m, top_k, k], bias [E, n] -> Bounds, float64 [m, top_k, n], or with ``combine``
-    [m, n]; rows of pairs that are in no expert's list are 0. The other options: ``weights.bounds``.
-    """
-    x = np.asarray(x)
-    check_routed(x, routing, len(experts))
+    [m, n]; rows of pairs that are in no expert's list are 0. The other options: ``weights.bounds``,
+    of which those of sums are for x in 16 bits."""
+    x = _checked(x, routing, len(experts))
     pairs, n = routing.m * routing.top_k, experts[0].n
     product, accumulated = np.zeros((pairs, n)), np.zeros((pairs, n))
-    for expert in range(len(experts)):
-        these, rows = rows_of(expert, x, routing)
-        if len(these):
-            of_expert = None if bias is None else bias[expert]
-            found = bounds(
-                rows, experts[expert], of_expert, order=order, method=method, out_dtype=out_dtype
-            )
+    for expert, these, rows in rows_of_each(x, routing):
+        weight, of_expert = experts[expert], None if bias is None else bias[expert]
+        if isinstance(rows, QuantizedActivations):
+            product[these] = activations.matmul(rows, weight, of_expert)
+            accumulated[these] = activations.error_bound(rows, weight, of_expert)
+        else:
+            found = bounds(rows, weight, of_expert, order=order, method=method, out_dtype=out_dtype)
             product[these], accumulated[these] = found.product, found.accumulated
     shape = (routing.m, routing.top_k, n)
     product, accumulated = product.reshape(shape), accumulated.reshape(shape)
@@ -82,8 +94,22 @@ def moe_bounds(
     return rounded_once(product, accumulated, float_type(out_dtype).name)
 
 
+def kernel_rows(
+    x: QuantizedActivations, experts: Experts, routing: Routing, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """float32 [pairs, n]: the bits of a kernel that adds groups in ascending order, before they are
+    rounded (``activations.kernel_sums``); NaN in rows of pairs that are in no expert's list."""
+    check_routed(x, routing, len(experts))
+    found = np.full((routing.m * routing.top_k, experts[0].n), np.nan, np.float32)
+    for expert, these, rows in rows_of_each(x, routing):
+        assert isinstance(rows, QuantizedActivations)
+        of_expert = None if bias is None else bias[expert]
+        found[these] = activations.kernel_sums(rows, experts[expert], of_expert)
+    return found
+
+
 def moe_matmul(
-    x: np.ndarray,
+    x: X,
     experts: Experts,
     routing: Routing,
     bias: np.ndarray | None = None,
@@ -91,13 +117,14 @@ def moe_matmul(
     combine: bool = False,
 ) -> np.ndarray:
     """The product of ``moe_bounds`` alone, for any x, not finite ones too."""
-    x = np.asarray(x)
-    check_routed(x, routing, len(experts))
+    x = _checked(x, routing, len(experts))
     product = np.zeros((routing.m * routing.top_k, experts[0].n))
-    for expert in range(len(experts)):
-        these, rows = rows_of(expert, x, routing)
-        if len(these):
-            product[these] = matmul(rows, experts[expert], None if bias is None else bias[expert])
+    for expert, these, rows in rows_of_each(x, routing):
+        weight, of_expert = experts[expert], None if bias is None else bias[expert]
+        if isinstance(rows, QuantizedActivations):
+            product[these] = activations.matmul(rows, weight, of_expert)
+        else:
+            product[these] = matmul(rows, weight, of_expert)
     each = product.reshape(routing.m, routing.top_k, -1)
     if combine:
         return (routing.weights.astype(np.float64)[:, :, None] * each).sum(axis=1)
@@ -174,18 +201,22 @@ def moe_mlp_bounds(
     hidden, error = activated.product, activated.rounded
     size = moe_bounds(np.abs(hidden) + error, down, routing, down_bias, **options).accumulated
     weights = np.abs(routing.weights.astype(np.float64))[:, :, None]
-    for expert in range(len(down)):
-        these, rows = rows_of(expert, error, routing)
-        if len(these):
-            whole = as_quantized(down[expert])
-            size.reshape(-1, down[expert].n)[these] += rows @ np.abs(
-                dequantize_rows(whole, 0, whole.k, np.float64)
-            )
+    for expert, these, rows in rows_of_each(error, routing):
+        whole = as_quantized(down[expert])
+        size.reshape(-1, down[expert].n)[these] += rows @ np.abs(
+            dequantize_rows(whole, 0, whole.k, np.float64)
+        )
     each = moe_matmul(hidden, down, routing, down_bias)
     accumulated = (weights * size).sum(axis=1)
     accumulated += routing.top_k * UNIT_ROUNDOFF * (weights * (np.abs(each) + size)).sum(axis=1)
     product = (routing.weights.astype(np.float64)[:, :, None] * each).sum(axis=1)
     return rounded_once(product, accumulated, float_type(out_dtype).name)
+
+
+def _checked(x: X, routing: Routing, experts: int) -> X:
+    x = x if isinstance(x, QuantizedActivations) else np.asarray(x)
+    check_routed(x, routing, experts)
+    return x
 
 
 def check_routed(x, routing: Routing, experts: int) -> None:
@@ -194,6 +225,13 @@ def check_routed(x, routing: Routing, experts: int) -> None:
         raise ValueError(
             f"routing has {routing.experts} experts, must be {experts}, as the weights"
         )
+    if isinstance(x, QuantizedActivations):
+        if x.m not in (routing.m, routing.m * routing.top_k):
+            raise ValueError(
+                f"x.shape={x.shape} must be (m, k), or (m top_k, k), with m={routing.m} and"
+                f" top_k={routing.top_k}, the routing's"
+            )
+        return
     wanted = (routing.m,) if len(x.shape) == 2 else (routing.m, routing.top_k)
     if len(x.shape) not in (2, 3) or tuple(x.shape[:-1]) != wanted:
         raise ValueError(

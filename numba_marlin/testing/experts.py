@@ -15,25 +15,29 @@ import numpy as np
 from numba_marlin import compiler, reference
 from numba_marlin.execution.binding import bind, experts_operands, routing_operands
 from numba_marlin.formats import marlin
+from numba_marlin.formats.activations import QuantizedActivations
 from numba_marlin.formats.experts import PackedExperts
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import Fp4MarlinFormat
 from numba_marlin.formats.routing import Routing
+from numba_marlin.formats.small_floats import encode
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.problems import ExpertsProblem
-from numba_marlin.reference.experts import activated_bounds, moe_bounds
+from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.reference.experts import activated_bounds, kernel_rows, moe_bounds
 from numba_marlin.testing.blocks import make_blocks
 from numba_marlin.testing.contents import make_quantized
-from numba_marlin.testing.launches import TARGET, Prepared, rows_apart
+from numba_marlin.testing.launches import TARGET, Prepared, bytes_apart, rows_apart
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Operands of a launch: x [m, k], or with ``x_of_pairs`` [m, top_k, k]."""
+    """Operands of a launch: x [m, k], or with ``x_of_pairs`` [m, top_k, k]; of a kernel for
+    activations in 8 bits quantised, [m, k] or [m top_k, k]."""
 
     #: Of a kernel for experts.
     config: Any
-    x: np.ndarray
+    x: np.ndarray | QuantizedActivations
     experts: PackedExperts
     routing: Routing
     bias: np.ndarray | None
@@ -60,6 +64,14 @@ class Layer:
             n //= 2
         return _as_rows(found, n)
 
+    def expected(self) -> np.ndarray:
+        """The rows that the launch leaves, of a layer whose sums are exact: bit for bit. With an
+        activation: of what is activated."""
+        if isinstance(self.x, QuantizedActivations):
+            rows = kernel_rows(self.x, self.experts, self.routing, self.bias)
+            return rows if self.config.combine else round_to(rows, self.config.dtype)
+        return round_to(self.bounds().product, self.result)
+
     def bounds_of_sums(self) -> reference.Bounds:
         """Of the sums over each token's experts, which a pass behind the launch makes of them."""
         method = kernel_of(self.config).method(self.config)
@@ -78,13 +90,28 @@ def scale_dtype_of(config) -> str:
     return getattr(config, "scale_dtype", config.dtype)
 
 
+def kind_of_x(config) -> str | None:
+    """Of activations in 8 bits; None of a kernel for 16."""
+    return getattr(config, "activations", None)
+
+
+def in_8_bits(x: np.ndarray, kind: str, rng=None) -> QuantizedActivations:
+    """x [rows, k] quantised. rng: x are small integers, which stay codes, and rows get scales of
+    their own, powers of two."""
+    if rng is None:
+        return quantize_rows(x, kind)
+    scales = (2.0 ** rng.integers(-2, 2, len(x))).astype(np.float32)
+    codes = x.astype(np.int8) if kind == "int8" else encode(x.astype(np.float32), "e4m3")
+    return QuantizedActivations.of_codes(kind, codes, scales, None, x.dtype.name)
+
+
 def ids_of(rng, m, experts, top_k):
     return np.argsort(rng.random((m, experts)), axis=1)[:, :top_k]
 
 
 def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False) -> Layer:
     """ids: [m, top_k]. integers: small integers and scales that are powers of two, so that every
-    sum is exact; not of FP4."""
+    sum is exact; not of FP4. x has 8 bits where the config says of which kind."""
     rng, ids = np.random.default_rng(seed), np.asarray(ids)
     m, group = len(ids), config.group_blocks
     dtype = config.dtype
@@ -125,9 +152,10 @@ def layer(config, ids, n: int, k: int, *, seed: int = 0, integers: bool = False)
     if config.bias:
         shape = (config.experts, n)
         bias = rng.integers(-3, 4, shape) if integers else rng.standard_normal(shape)
+    x, of_x = round_to(numbers, dtype), kind_of_x(config)
     return Layer(
         config,
-        round_to(numbers, dtype),
+        x if of_x is None else in_8_bits(x.reshape(-1, k), of_x, rng if integers else None),
         PackedExperts.of(packed),
         Routing.of(ids, factors, config.experts),
         None if bias is None else round_to(bias, dtype),
@@ -144,6 +172,7 @@ def problem_of(given: Layer) -> ExpertsProblem:
         x_of_pairs=config.x_of_pairs,
         combine=config.combine,
         activation=config.activation,
+        activations=kind_of_x(config),
     )
 
 
@@ -153,8 +182,13 @@ def prepare(given: Layer, *, sms: int = 3, a_stride: int | None = None, pairs=No
     config, routing = given.config, given.routing
     kernel, k = kernel_of(config), given.x.shape[-1]
     lists = routing_operands(routing)
+    x = given.x
+    if isinstance(x, QuantizedActivations):
+        of_x = {"a": bytes_apart(x.codes, a_stride or k), "a_scales": x.scales}
+    else:
+        of_x = {"a": rows_apart(x.reshape(-1, k), a_stride or k)}
     operands = {
-        "a": rows_apart(given.x.reshape(-1, k), a_stride or k),
+        **of_x,
         "bias": given.bias,
         **experts_operands(given.experts),
         **(lists if pairs is None else lists | {"pairs": pairs}),

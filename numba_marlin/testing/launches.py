@@ -75,6 +75,13 @@ def rows_apart(x: np.ndarray, a_stride: int) -> np.ndarray:
     return wide
 
 
+def bytes_apart(codes: np.ndarray, a_stride: int) -> np.ndarray:
+    """``rows_apart`` of codes in 8 bits: between them the largest there are, NaN in e4m3."""
+    wide = np.full((codes.shape[0], a_stride), 0x7F, codes.dtype)
+    wide[:, : codes.shape[1]] = codes
+    return wide
+
+
 def prepare(
     config,
     x: np.ndarray | QuantizedActivations,

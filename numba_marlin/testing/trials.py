@@ -16,7 +16,6 @@ import numpy as np
 
 from numba_marlin import compiler
 from numba_marlin.formats.activations import QuantizedActivations
-from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.small_floats import encode
 from numba_marlin.kernels.registry import find_kernel, names
 from numba_marlin.problems import ACTIVATIONS, EXPERTS, OPERANDS, WEIGHTS
@@ -156,7 +155,7 @@ class SmallExperts(Small):
     def problem(self):
         _, n, k, _ = self.shape
         given = experts.layer(self.config, self.ids, n, k, seed=1, integers=True)
-        expected = round_to(given.bounds().product, given.result)
+        expected = given.expected()
         return functools.partial(experts.prepare, given, sms=self.sms), expected
 
     @property

@@ -167,7 +167,7 @@ def fact_rows(rows) -> str:
     """Of (name, value) and (name, value, source)."""
     return "".join(
         f"<tr><th scope=row>{escape(row[0])}</th>"
-        f"<td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>"
+        f"<td>{prose(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>"
         for row in rows
     )
 
@@ -176,7 +176,7 @@ def cell_html(
     cell: Cell | str, colours: dict[str, int], tag: str = "td", right: bool = False
 ) -> str:
     if not isinstance(cell, Cell):
-        return f"<{tag}{classes('n' if right else '')}>{escape(str(cell))}</{tag}>"
+        return f"<{tag}{classes('n' if right else '')}>{prose(str(cell))}</{tag}>"
     more = "".join(
         f' {name}="{escape(value)}"'
         for name, value in (("title", cell.tip), ("data-key", cell.key))
@@ -184,7 +184,7 @@ def cell_html(
     )
     kind = colour(cell.kind, colours)
     named = classes("n" if right else "", cell.tone, kind and f"k {kind}")
-    return f"<{tag}{named}{more}>{escape(cell.text)}</{tag}>"
+    return f"<{tag}{named}{more}>{prose(cell.text)}</{tag}>"
 
 
 def table(part: Table, colours: dict[str, int]) -> str:

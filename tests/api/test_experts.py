@@ -245,7 +245,11 @@ def test_torch_tensors_come_back_as_such():
         ({"experts": EXPERTS.taken(0, 3)}, ValueError, "routing has 4 experts, must be 3"),
         ({"routing": None}, TypeError, "routing is a NoneType, must be a Routing"),
         ({"bias": X[0, :8]}, ValueError, r"bias.shape=\(8,\) must be \(experts, n\)=\(4, 64\)"),
-        ({"kernel": "fast"}, ValueError, "kernel='fast' must be one of moe_wgmma, moe, loop"),
+        (
+            {"kernel": "fast"},
+            ValueError,
+            "kernel='fast' must be one of moe_wgmma_fp8, moe_wgmma_int8, moe_wgmma, moe, loop",
+        ),
         ({"backend": "gpu"}, ValueError, "backend='gpu' must be one of auto"),
     ),
 )

@@ -39,6 +39,30 @@ def test_a_mixture_runs_by_the_reference(capsys):
     assert data["run"]["problem"]["experts"] == 4
 
 
+def test_a_mixture_may_have_x_in_8_bits(capsys):
+    """By the option, or by the kernel that takes nothing else."""
+    for more in (("--activations", "fp8"), ("--kernel", "moe_wgmma_fp8")):
+        code, out, _ = run(capsys, "run", *SMALL, *more, "--backend", "reference", "--json")
+        data = json.loads(out)
+        assert code == 0 and data["check"]["ok"]
+        assert data["run"]["problem"]["activations"] == "fp8"
+    code, out, _ = run(
+        capsys, "explain", *SMALL, "--activations", "int8", "--device", "H200", "--json"
+    )
+    assert code == 0 and json.loads(out)["candidates"][0]["kernel"] == "moe_wgmma_int8"
+
+
+@pytest.mark.thorough
+def test_a_mixture_with_x_in_8_bits_is_run_walked_through_and_profiled(capsys):
+    given = (*SMALL, "--kernel", "moe_wgmma_int8", "--combine")
+    code, out, _ = run(capsys, "run", *given, "--backend", "emulator")
+    assert code == 0 and "compiled   moe_wgmma_int8" in out and "ok: each of" in out
+    code, out, _ = run(capsys, "trace", *given, "--phase", "experts")
+    assert code == 0 and "Rows of a token's experts" in out
+    code, out, _ = run(capsys, "profile", *given, "--device", "H200", "--json")
+    assert code == 0 and json.loads(out)["profile"]["kernel"] == "moe_wgmma_int8"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("more", ((), ("--combine",), ("--bits", 8, "--zeros", "integer")))
 def test_a_mixture_runs_on_the_machine(capsys, tmp_path, more):
@@ -72,10 +96,11 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
     (
         (
             ("run", "--experts", 4, "--kernel", "ampere"),
-            "--experts is for --kernel moe_wgmma or moe, not ampere",
+            "--kernel moe_wgmma_fp8 or moe_wgmma_int8 or moe_wgmma or moe, not ampere",
         ),
         (("run", "--experts", 4, "--top-k", 5), "--top-k 5 must be at most --experts 4"),
         (("run", "--experts", 0), "--experts 0 must be at least 1"),
+        (("run", "--activations", "int8"), "--activations int8 is of a mixture: name --experts"),
         (("run", "--kernel", "moe", "--input", "w.npy"), "--input is of one weight"),
         (("run", "--combine", "--format", "nvfp4"), "--combine is of one --format for weights"),
         (("trace", "--kernel", "moe", "--floats", 1), "--floats is of one weight"),

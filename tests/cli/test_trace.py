@@ -160,11 +160,11 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
         (("--kernel", "tcgen05", "--group-size", 128), "--group-size 128 does not fit nvfp4"),
         (
             ("--kernel", "tcgen05", "--config", "tile_m=64"),
-            "one of activation, bias, c_dtype, format, result, source, stages, tile_n",
+            "activation, bias, c_dtype, format, group_m, result, rounding, source, stages, tile_n",
         ),
         (
-            ("--kernel", "tcgen05", "--warp", 6),
-            "--warp 6 must be 0 to 5: tcgen05 runs as 2 x 1 x 1 blocks of 6 warps",
+            ("--kernel", "tcgen05", "--warp", 8),
+            "--warp 8 must be 0 to 7: tcgen05 runs as 2 x 1 x 1 blocks of 8 warps",
         ),
         (("--kernel", "block_mma", "--demo", "--n", 64), "omit --n"),
     ],

@@ -52,6 +52,7 @@ def by_hand(place, found, operands, function):
 def test_lanes_that_meet_come_one_after_the_other(name, kind, seed, lanes, places):
     rng, dtype = np.random.default_rng(seed), np.dtype(DTYPES[kind])
     function, associative, cas = functions(name, kind)
+    counts = name if name in ("inc", "dec") else ""
     place = 16 * rng.integers(0, places, lanes)
     if seed % 3 == 0:
         place.sort()
@@ -74,9 +75,21 @@ def test_lanes_that_meet_come_one_after_the_other(name, kind, seed, lanes, place
 
     with np.errstate(all="ignore"):
         wanted = by_hand(place, found, operands, compute)
-        given = in_turn(turns, found, operands, compute, associative, cas)
+        given = in_turn(turns, found, operands, compute, associative, cas, counts)
     for each, other in zip(given, wanted):
         assert each.dtype == other.dtype and each.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", ["inc", "dec"])
+@pytest.mark.parametrize("limit", [0, 1, 9, 2**32 - 1])
+def test_counters_that_wrap_around(name, limit):
+    place, function = np.tile([16, 32, 48], 40), atomics.OPERATIONS[name]
+    limits = np.full(120, limit, np.uint32)
+    for first in (0, 1, limit // 2, limit, min(limit + 2, 2**32 - 1), 2**32 - 1):
+        found = np.array([0, first, limit], np.uint32)[place // 16 - 1]
+        wanted = by_hand(place, found, [limits], function)
+        given = in_turn(Turns(place), found, [limits], function, False, False, name)
+        assert all((each == other).all() for each, other in zip(given, wanted))
 
 
 def test_shared_words_of_two_blocks_are_not_one():

@@ -89,7 +89,7 @@ def run(body: str, out: np.ndarray, **options):
     try:
         return machine.run("k", args=[buffer.address], **options)
     finally:
-        assert machine.memory.buffers == (buffer,)  # nothing is left
+        assert set(machine.memory.buffers) == {buffer, *machine.heap.values()}
 
 
 def test_each_lane_has_memory_of_its_own():
@@ -122,6 +122,23 @@ def test_a_full_heap_gives_null_and_null_may_be_freed():
     body += "selp.u32 %r1, 2, 0, %q1; add.u32 %r0, %r0, %r1; st.global.u32 [%p0], %r0;"
     run(body, out, block=1)
     assert out[0] == 1
+
+
+def test_what_one_kernel_allocates_the_next_may_use_and_free():
+    """As on a device, where memory of malloc lives as long as the context."""
+    keep = f"""{call("malloc", "%rd0", "256")} mov.u32 %r0, 7; st.u32 [%rd0+252], %r0;
+    st.global.u64 [%p0], %rd0; ret;"""
+    use = f"""ld.global.u64 %rd0, [%p0]; ld.u32 %r0, [%rd0+252]; st.global.u32 [%p0+8], %r0;
+    {call("free", "", "%rd0")} ret;"""
+    one, other = frame(keep, 1, DECLARED), frame(use, 1, "")
+    other = other[other.index(".visible .entry") :].replace("entry k", "entry other", 1)
+    machine, words = Machine(one + other), np.zeros(2, np.uint64)
+    args = [machine.memory.buffer(words).address]
+    machine.run("k", block=1, args=args)
+    machine.run("other", block=1, args=args)
+    assert words.tolist()[1] == 7 and not machine.heap
+    with pytest.raises(OutOfBounds):
+        machine.run("other", block=1, args=args)
 
 
 def test_other_functions_are_refused_by_name():

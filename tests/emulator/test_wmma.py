@@ -145,3 +145,49 @@ wmma.store.d.sync.aligned.row.{shape}.global.s32 [%p3], {C};""",
             {"a": stored[0], "b": stored[1], "c": c, "out": out},
         )
         assert (out == expected).all()
+
+
+def test_wmma_of_tf32():
+    random = np.random.default_rng(6)
+    a, b = (random.integers(-64, 65, shape).astype(np.float32) for shape in ((16, 8), (8, 16)))
+    c = random.integers(-9, 9, (16, 16)).astype(np.float32)
+    A, B = "{%r0, %r1, %r2, %r3}", "{%r4, %r5, %r6, %r7}"
+    C, D = ("{" + ", ".join(f"%f{8 * i + j}" for j in range(8)) + "}" for i in range(2))
+    body = f"""
+wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {A}, [%p0], 8;
+wmma.load.b.sync.aligned.col.m16n16k8.global.tf32 {B}, [%p1], 8;
+wmma.load.c.sync.aligned.row.m16n16k8.global.f32 {C}, [%p2], 16;
+wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32 {D}, {A}, {B}, {C};
+wmma.store.d.sync.aligned.row.m16n16k8.global.f32 [%p3], {D}, 16;
+"""
+    out = np.zeros((16, 16), np.float32)
+    columns = np.ascontiguousarray(b.T)
+    launch(body, {"a": a, "b": columns, "c": c, "out": out})
+    assert (out == a @ b + c).all()
+    a.view(np.uint32)[:] |= 0x1FFF  # bits that tf32 does not have
+    launch(body, {"a": a, "b": columns, "c": c, "out": out})
+    assert (out == (a.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32) @ b + c).all()
+
+
+@pytest.mark.parametrize("layouts", ["row.col", "col.row"])
+def test_wmma_of_doubles(layouts):
+    random, (left, right) = np.random.default_rng(7), layouts.split(".")
+    a, b, c = (
+        random.integers(-(1 << 20), 1 << 20, shape).astype(np.float64)
+        for shape in ((8, 4), (4, 8), (8, 8))
+    )
+    body = f"""
+wmma.load.a.sync.aligned.{left}.m8n8k4.global.f64 {{%fd0}}, [%p0], {4 if left == "row" else 8};
+wmma.load.b.sync.aligned.{right}.m8n8k4.global.f64 {{%fd1}}, [%p1], {8 if right == "row" else 4};
+wmma.load.c.sync.aligned.row.m8n8k4.global.f64 {{%fd2, %fd3}}, [%p2], 8;
+wmma.mma.sync.aligned.{layouts}.m8n8k4.f64.f64.f64.f64.rn {{%fd4, %fd5}}, {{%fd0}}, {{%fd1}},
+{{%fd2, %fd3}};
+wmma.store.d.sync.aligned.row.m8n8k4.global.f64 [%p3], {{%fd4, %fd5}}, 8;
+"""
+    out = np.zeros((8, 8))
+    stored = [
+        np.ascontiguousarray(each if layout == "row" else each.T)
+        for each, layout in ((a, left), (b, right))
+    ]
+    launch(body, {"a": stored[0], "b": stored[1], "c": c, "out": out})
+    assert (out == a @ b + c).all()

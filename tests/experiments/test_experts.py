@@ -18,7 +18,11 @@ CELLS = "| 64 | 7.5 | 100.0 | 125.0 | 250.0 | 300.0 | 200.0 |"
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    for name in ("layers", "entrants"):  # other experiments have modules of such names
+    for name in (
+        "layers",
+        "entrants",
+        "eight_bits",
+    ):  # other experiments have modules of such names
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
@@ -28,7 +32,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
     yield module
-    for name in ("layers", "entrants"):
+    for name in ("layers", "entrants", "eight_bits"):
         sys.modules.pop(name, None)
 
 
@@ -47,7 +51,26 @@ def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
     # 7.5 experts of 2880 columns of 1440 bytes and 90 scales each, in 100 us
     assert f"| gpt-oss-120b down {CELLS} 320.0 | 215.0 | 350 |" in page
     assert page.count(f"{CELLS}  |  |") == len(run.MODELS)  # gate_up has no sum
-    assert "Not measured yet" not in page
+    assert "Not measured yet" not in page.partition("<!-- eight bits: begin -->")[0]
+
+
+def test_the_page_has_the_cells_of_8_bits(run, tmp_path):
+    with run.RESULTS.open("w") as out:
+        for model, product, problem in run.cells(run.MODELS, [64]):
+            eight = run.eight_bits.problem_of(problem, "int8")
+            assert (eight is None) == (model.hidden % 128 > 0)  # gpt-oss
+            if eight is None:
+                continue
+            config = run.eight_bits.config_of(eight)
+            for name in ("moe_wgmma_int8", "quantise + moe_wgmma_int8"):
+                row = run.row_of(
+                    name, config, model.name, product, eight, 7.5, [50.0] * 3, ENVIRONMENT
+                )
+                out.write(json.dumps(row | {"kernel": name}) + "\n")
+    run.report(SimpleNamespace())
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if "| 64 |  |  | 50.0 | 50.0 |  |  |" in line]
+    assert len(lines) == 2 * 4
 
 
 def test_every_cell_has_configurations_and_an_expected_time(run, capsys):

@@ -32,6 +32,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text((FOLDER / "README.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
+    monkeypatch.setattr(module.picture, "draw", lambda *arguments: None)  # needs matplotlib
     return module
 
 

@@ -7,6 +7,7 @@ from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.problems import BlockProblem
 from numba_marlin.quantizers.operands import quantize_blocks
 from numba_marlin.testing import operands
 from numba_marlin.testing.launches import check_locks, on_machine
@@ -37,7 +38,8 @@ def every_code_and_scale(rows):
 
 
 def prepare(problem, config, sms=3, run_on="machine", compiled_by="numba-cuda"):
-    return operands.prepare(problem, config, sms, target_of(run_on), compiled_by)
+    target = None if run_on == "machine" else target_of(run_on)  # None: what the kernel asks for
+    return operands.prepare(problem, config, sms, target, compiled_by)
 
 
 def run(problem, config, *, run_on="machine", seed=None, edit_ptx=None, races=False, **options):
@@ -53,10 +55,10 @@ def run(problem, config, *, run_on="machine", seed=None, edit_ptx=None, races=Fa
     if "sfd" not in prepared.buffers:
         return left["d"]
     form = BLOCK_FORMATS[config.result]
-    m, n, _ = problem.sizes
+    made = BlockProblem.of(config, *problem.sizes)
     return BlockScaled(
         config.result,
-        (m, n // 2 if config.gated else n),
+        (made.m, made.columns),
         left["d"],
         left["sfd"],
         problem.global_scale if form.has_global_scale else 1.0,

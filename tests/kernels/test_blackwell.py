@@ -202,6 +202,44 @@ def test_every_format_and_result_of_block_mma(config):
     assert not gates.broken_promises(compiled(BLOCK_MMA, config))
 
 
+def test_a_tile_may_begin_within_a_tile_of_scales():
+    """Three of 64 columns: the second at row 64 of 128 rows of scales."""
+    check_exact(TCGEN05, 20, 136, 288, config=Tcgen05Config(64, 4))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Tcgen05Config(64, 7),
+        Tcgen05Config(192, 4),
+        Tcgen05Config(64, 8, "mxfp4"),
+        Tcgen05Config(192, 3, "mxfp8-e4m3", "float32"),
+        Tcgen05Config(192, 2, "mxfp4", "bfloat16"),
+    ],
+    ids=str,
+)
+@pytest.mark.thorough
+def test_every_format_in_tiles_of_64_and_192(config):
+    """The last tile ends within a tile of scales too; races looked for."""
+    check_exact(TCGEN05, 140, 424, 288, config=config, races=True)
+    assert not gates.broken_promises(compiled(TCGEN05, config))
+
+
+class Unshifted(Tcgen05Config):
+    """Takes the scales of every tile's rows from where a tile of scales begins."""
+
+    @property
+    def shifts_scales(self):
+        return False
+
+
+@pytest.mark.thorough
+def test_scales_that_are_not_shifted_are_noticed():
+    check_exact(TCGEN05, 20, 64, 288, config=Unshifted(64, 4))  # one tile, which begins with one
+    with pytest.raises(AssertionError):
+        check_exact(TCGEN05, 20, 128, 288, config=Unshifted(64, 4))
+
+
 @by_name
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
@@ -229,11 +267,13 @@ def test_a_hundred_schedules(kernel):
 @pytest.mark.parametrize(
     "made, kind, match",
     [
-        (lambda: Tcgen05Config(tile_n=64), ValueError, "tile_n=64"),
+        (lambda: Tcgen05Config(tile_n=96), ValueError, "tile_n=96"),
         (lambda: Tcgen05Config(stages=1), ValueError, "stages=1"),
         (lambda: Tcgen05Config(stages=9), ValueError, "544 columns"),
         (lambda: Tcgen05Config(format="int4"), ValueError, "format='int4'"),
-        (lambda: Tcgen05Config(result="nvfp4"), ValueError, "result='nvfp4'"),
+        (lambda: Tcgen05Config(result="int8"), ValueError, "result='int8'"),
+        (lambda: Tcgen05Config(rounding="up"), ValueError, "rounding='up'"),
+        (lambda: Tcgen05Config(group_m=0), ValueError, "group_m=0"),
         (lambda: Tcgen05Config(stages=6), TooMuchSharedMemory, "bytes of shared memory"),
         (lambda: BlockMmaConfig(stages=3), TooMuchSharedMemory, "101376 at most"),
         (lambda: BlockMmaConfig(format="mxfp8-e4m3"), ValueError, "format='mxfp8-e4m3'"),
@@ -247,14 +287,14 @@ def test_what_cannot_be_is_refused(made, kind, match):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("tile_n, stages", [(128, 5), (256, 3)])
+@pytest.mark.parametrize("tile_n, stages", [(64, 7), (128, 5), (192, 4), (256, 3)])
 def test_tensor_memory_and_shared_memory_hold_all_stages(format, tile_n, stages):
     config = Tcgen05Config(tile_n, stages, format)
     columns = [config.scales_tensor + stage * config.stage_columns for stage in range(stages + 1)]
     assert columns[-1] <= 512 and config.scales_tensor == config.accumulators * tile_n
-    assert config.copied_bytes == (128 + tile_n) * 128 * (
-        1 + config.kind.vectors / config.kind.depth * 8 / config.bits
-    )
+    scales = config.kind.vectors / config.kind.depth * 8 / config.bits  # of a byte of codes
+    whole_tiles = 128 + 128 * config.n_tiles
+    assert config.copied_bytes == (128 + tile_n) * 128 + whole_tiles * 128 * scales
 
 
 def test_kernels_are_refused_elsewhere():

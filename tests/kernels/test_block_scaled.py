@@ -17,7 +17,7 @@ from numba_marlin.emulator import MachineError, ProxyHazard, Schedule
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
-from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, power_offset
+from numba_marlin.kernels.nvfp4.result_codes import ELEMENTS, power_offset
 from numba_marlin.quantizers import operands as quantiser
 from numba_marlin.testing.launches import on_machine
 from numba_marlin.testing.operands import c_dtype_of, real_numbers, small_integers

@@ -43,7 +43,7 @@ def demo_problem(kernel, sizes):
     if kernel.kind == ACTIVATIONS:
         return ActivationsProblem(*sizes, activations=kernel.takes.activations[0])
     if kernel.kind == EXPERTS:
-        return ExpertsProblem(*sizes, **kernel.about.demo.trace_changes)
+        return ExpertsProblem(*sizes, activations=kernel.takes.kinds_of_x[0])
     return BlockProblem.with_fields(*sizes, dict(kernel.about.demo.trace_changes))
 
 

@@ -42,6 +42,10 @@ VARIANTS = (
     # whole kernels too, whose trials take long
     "moe",
     "moe_wgmma",
+    "moe_wgmma_fp8",
+    "moe_wgmma_int8",
+    "moe_wgmma_int8, two warpgroups in turns",
+    "moe_wgmma_fp8, two warpgroups in turns",
     "wgmma_int8",
     "decode_int8",
 )

@@ -101,6 +101,18 @@ def test_an_index_beyond_the_array(programs):
 
 
 @pytest.mark.thorough
+def test_an_exception_of_the_kernel_is_raised_once(programs):
+    @programs.cuda.jit(debug=True, opt=False)
+    def checked(x):
+        if x[programs.cuda.grid(1)] > 2:
+            raise ValueError("too large")
+
+    with pytest.raises(ValueError, match="Invalid value in kernel"):
+        checked[1, 4](np.arange(4.0))
+    checked[1, 2](np.arange(2.0))
+
+
+@pytest.mark.thorough
 def test_a_race_is_found(programs):
     with pytest.raises(KernelError) as caught:
         programs.unordered[1, 64](np.zeros(64, np.int32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numba_marlin import puzzles
-from numba_marlin.cli.main import CHECK_FAILED, OK, USAGE, main
+from numba_marlin.cli.main import CHECK_FAILED, OK, USAGE, main, parser
 from numba_marlin.judge.watching import NOBODY
 from numba_marlin.puzzles import picture
 from numba_marlin.puzzles.template import find
@@ -266,6 +266,14 @@ def test_check_takes_notebooks(tmp_path, capsys):
 def test_wrong_words_get_the_right_ones(tmp_path, capsys, words, said):
     assert main(["puzzles", *words, "--dir", str(tmp_path)]) == USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ("check --dir mine 1 2", "--dir mine check 1 2", "check 1 --dir mine 2")
+)
+def test_options_may_stand_between_the_words(words):
+    found = parser().parse_args(["puzzles", *words.split()])
+    assert (found.action, found.which, str(found.dir)) == ("check", ["1", "2"], "mine")
 
 
 def test_the_list_the_hint_and_the_solution(tmp_path, capsys):

@@ -91,6 +91,7 @@ RINGS = {  # who fills, waits for, gives back, and waits for room, where no verb
     "tcgen05": {
         "stages": ("warp 4", "warp 5", "warp 5", "warp 4"),
         "tiles of sums": ("warp 5", "warps 0-3", "warps 0-3", "warp 5"),
+        "tile numbers": ("warp 6", "warps 0-5", "warps 0-5", "warp 6"),
     },
     "block_mma": {"stages": ("warp 8", "warps 0-7", "warps 0-7", "warp 8")},
 }
@@ -131,7 +132,7 @@ def test_rings_are_drawn_between_those_who_meet_at_them(name):
 
 @by_name
 def test_blocks_are_shown_where_they_wrote(name):
-    """Tiles go to blocks in turn; the last block of block_scaled may take any."""
+    """Tiles of block_mma go to blocks in turn; of a scheduler's the last may go to any block."""
     found, *_ = recorded(name)
     grid = titled(section(found, "launch"), "Which blocks wrote which part of D")
     # tiles are numbered down the rows first
@@ -141,7 +142,7 @@ def test_blocks_are_shown_where_they_wrote(name):
         assert shown == ["0-1", "4", "2-3", "6"]
         return
     assert len(shown) > 1 and set(shown) == {str(block) for block in range(found.blocks)}
-    if name != "block_scaled":
+    if name == "block_mma":
         assert shown == [str(tile % found.blocks) for tile in range(len(shown))]
 
 
@@ -346,7 +347,7 @@ def test_two_runs_differ_in_what_was_altered():
 def test_roles_are_told_by_their_verbs():
     """Of a made-up kernel of four instructions: what stands between a role's verb and another's is
     that role's."""
-    phases = ["load_tiles", "wait_empty", "multiply_tiles", "finish_tiles"]
+    phases = ["load_operands", "wait_empty", "multiply_tiles", "finish_tiles"]
     header = {
         "about": TCGEN05.about.of_run(TCGEN05.config_type(), 0),
         "launch": {"block": [64, 1, 1]},
@@ -367,10 +368,10 @@ def test_roles_are_told_by_their_verbs():
         },
     )
     told, waits = roles.activities(found, 0)
-    assert told.tolist() == [-1, 0, 0] and waits.tolist() == [True, False, True]
+    assert told.tolist() == [-1, 1, 1] and waits.tolist() == [True, False, True]
     assert (
         roles.roles_of_warp(found, 1) == ["mma", "epilogue"]
-        and roles.warps_of_role(found, 0, "load") == [0]
+        and roles.warps_of_role(found, 0, "main-loop load") == [0]
         and roles.multipliers(found, 0) == [1]
     )
 

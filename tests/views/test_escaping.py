@@ -4,7 +4,7 @@ opens a tag, adds an attribute or ends one."""
 import html.parser
 from dataclasses import fields, is_dataclass, replace
 
-from numba_marlin.views import Cell, Facts, Grid, Level, Levels, Lines, Page, Section, Series
+from numba_marlin.views import Cell, Facts, Grid, Level, Levels, Lines, Page, Section, Series, Table
 from numba_marlin.views import html as html_view
 from numba_marlin.views.page import SOURCES
 from numba_marlin.wording import html_table
@@ -98,3 +98,9 @@ def test_what_stands_between_backticks_is_code_and_still_words():
     assert said == "<code>profile &lt;b&gt;</code> shows <code>one, and </code>`"
     page = Page("title", (Section("one", "One", ("see `watch`",)),))
     assert "<p>see <code>watch</code></p>" in html_view.render(page)
+    rows = (("see `<it>`",), (Cell("`one`"),))
+    parts = (Facts(rows=(("why", "see `<watch>`"),)), Table(heads=("a",), rows=rows))
+    shown = html_view.render(Page("title", (Section("one", "One", (), parts),)))
+    for words in ("see <code>&lt;watch&gt;</code>", "see <code>&lt;it&gt;</code>"):
+        assert words in shown
+    assert "<td><code>one</code></td>" in shown

@@ -138,6 +138,7 @@ def exchange(memory, ins, lanes, space, where, kind, function, given):
                 lambda *values: np.asarray(compute(*values)).astype(dtype, copy=False),
                 kind not in FLOATS and function in ASSOCIATIVE,
                 function is OPERATIONS["cas"],
+                next((name for name in ("inc", "dec") if function is OPERATIONS[name]), ""),
             )
         )
     bits, before = [

@@ -3,7 +3,8 @@ other, in the order of warps and lanes.
 
 ``in_turn`` gives, bit for bit, what a loop over the lanes would. Lanes are sorted by address.
 Operations on integers that are associative take a scan, of as many steps as the largest number of
-lanes at an address has binary digits; sums of floats, which must keep their order, one accumulation
+lanes at an address has binary digits; counters that wrap around (inc, dec) a formula, where all
+lanes give the same limit; sums of floats, which must keep their order, one accumulation
 for each address, or a step for each turn, whichever are fewer; everything else takes a step for
 each turn, in which all addresses take part.
 """
@@ -62,11 +63,13 @@ def in_turn(
     function: Callable,
     associative: bool,
     cas: bool,
+    counts: str = "",
 ) -> tuple[np.ndarray, np.ndarray]:
     """(what each lane finds, what it leaves), of lanes that are not ``turns.distinct``. ``found``
     [lanes, ...]: what is there at first; ``given``: operands of ``function``, which makes of what
     is there and of them what comes to lie there; ``associative``: function(function(x, a), b) =
-    function(x, function(a, b)), exactly; ``cas``: it is compare-and-swap."""
+    function(x, function(a, b)), exactly; ``cas``: it is compare-and-swap; ``counts``: "inc" or
+    "dec" if it is that."""
     order = turns.order
     found, given = found[order], [value[order] for value in given]
     if associative:
@@ -74,6 +77,8 @@ def in_turn(
     elif cas and all((value == value[0]).all() for value in given):
         # once swapped or not, it makes no difference to come again with the same operands
         after = function(found, *given)
+    elif counts and found.dtype == np.uint32 and (given[0] == given[0][0]).all():
+        after = counted(turns, found, int(given[0][0]), counts == "inc")
     else:
         after = None
         if found.dtype in TINY and len(turns.first) < turns.most:
@@ -96,6 +101,15 @@ def scanned(turns: Turns, found, given, function: Callable) -> np.ndarray:
         after[shift:] = np.where(aside(turns.rank[shift:] >= shift, after), joined, after[shift:])
         shift *= 2
     return after
+
+
+def counted(turns: Turns, found, limit: int, up: bool) -> np.ndarray:
+    """A counter of 0 to ``limit`` that wraps around, up or down, turn by turn. What is beyond it
+    goes where the counter goes from its end."""
+    turn, period = turns.rank + 1, limit + 1
+    begin = np.repeat(found[turns.first], turns.counts).astype(np.int64)
+    begin = np.where(begin > limit, limit if up else 0, begin)
+    return ((begin + turn if up else begin - turn) % period).astype(found.dtype)
 
 
 def summed(turns: Turns, found, given, function: Callable) -> np.ndarray | None:

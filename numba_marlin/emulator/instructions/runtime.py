@@ -6,8 +6,8 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/#formatted-output and
 A call of one becomes an instruction that no text can spell, with the .param variables of its
 results and parameters as operands. What is printed is in ``RunResult.printed``, lane after lane.
 Each allocation is a buffer of its own, so that a step over its end, or a use after free, is
-OutOfBounds; it is poisoned, and lives until it is freed or the run ends. NULL is what malloc
-gives when HEAP_BYTES are in use.
+OutOfBounds; it is poisoned, and lives until it is freed, by this kernel or a later one of its
+machine. NULL is what malloc gives when HEAP_BYTES are in use.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ open).
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load
 and the sections on wmma.store and wmma.mma.
 
-Products of 8-bit integers are summed exactly, those of fp16 and bf16, in fp32 or fp16, as in
-``tensor``; in fp32 if C or D is, which is an assumption where only one of them is.
+Products of 8-bit integers are summed exactly, those of fp64 in fp64, those of fp16, bf16 and tf32,
+in fp32 or fp16, as in ``tensor``; in fp32 if C or D is, which is an assumption where only one of
+them is.
 Here word p of a matrix (row-major, or column-major where the load says so) is register p // 32 of
 lane p % 32; where the ISA has more registers than that takes, the rest are copies.
 """
@@ -22,7 +23,16 @@ from numba_marlin.emulator.tensor.integer_sums import add_integers
 from numba_marlin.emulator.tensor.tensor_sums import add_products
 from numba_marlin.emulator.text.program import Immediate
 
-SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+SHAPES = {
+    "m16n16k16": (16, 16, 16),
+    "m32n8k16": (32, 8, 16),
+    "m8n32k16": (8, 32, 16),
+    "m16n16k8": (16, 16, 8),
+    "m8n8k4": (8, 8, 4),
+}
+# types of a and b, and of c and d; of the shapes that are not here, OTHERS
+TYPES = {"m16n16k8": (("tf32",), ("f32",)), "m8n8k4": (("f64",), ("f64",))}
+OTHERS = ("f16", "bf16", "s8", "u8"), ("f32", "f16", "s32")
 LAYOUTS = ("row", "col")
 # elements of a type in a register, and what they are held as
 ELEMENTS = {
@@ -32,8 +42,13 @@ ELEMENTS = {
     "bf16": (2, np.uint16),
     "s8": (4, np.int8),
     "u8": (4, np.uint8),
+    "tf32": (1, np.uint32),
+    "f64": (1, np.float64),
 }
-REGISTERS = {"f32": "f32", "s32": "s32", "f16": "f16x2", "bf16": "bf16x2", "s8": "b32", "u8": "b32"}
+REGISTERS = {
+    **{"f32": "f32", "s32": "s32", "f64": "f64", "f16": "f16x2", "bf16": "bf16x2"},
+    **{"s8": "b32", "u8": "b32", "tf32": "b32"},
+}
 
 
 def shape_of(ins) -> tuple[int, int, int]:
@@ -41,6 +56,16 @@ def shape_of(ins) -> tuple[int, int, int]:
     if shape is None:
         raise unsupported(ins, f"only the shapes {', '.join(SHAPES)} are implemented")
     return shape
+
+
+def named(ins) -> list[str]:
+    """The types in the opcode."""
+    return [mod for mod in ins.modifiers if mod in ELEMENTS]
+
+
+def types_of(ins) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which types matrices a and b, and c and d, of the shape may have."""
+    return next((TYPES[mod] for mod in ins.modifiers if mod in TYPES), OTHERS)
 
 
 def size_of(ins, which: str) -> tuple[int, int]:
@@ -90,7 +115,7 @@ def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
     minor = cols if layout == ["row"] else rows
     at = m.address(ins, operands[0])
     stride = m.source(ins, operands[1] if len(operands) > 1 else Immediate(minor), "u32")
-    wide = 4 // nbytes
+    wide = max(1, 4 // nbytes)
     flat = (
         np.arange(rows * cols // WARP // wide)[:, None, None] * WARP + np.arange(WARP)[:, None]
     ) * wide + np.arange(wide)
@@ -107,13 +132,13 @@ def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
 @instruction("wmma.load")
 def load(ins, m):
     """wmma.load.{a,b,c}.sync.aligned.layout.shape{.space}.type r, [p]{, stride}"""
-    allow(ins, "a", "b", "c", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
-    which, kind = ins.modifiers[0], ins.types[-1]
-    if kind not in (("f32", "f16", "s32") if which == "c" else ("f16", "bf16", "s8", "u8")):
+    allow(ins, "a", "b", "c", "sync", "aligned", "tf32", *LAYOUTS, *SHAPES, *SPACES)
+    which, kind = ins.modifiers[0], named(ins)[-1]
+    if kind not in types_of(ins)[which == "c"]:
         raise unsupported(ins, f"type .{kind} is not implemented for matrix {which}")
     rows, cols = size_of(ins, which)
     targets, needed = fragment(ins, m, ins.operands[0], kind, rows * cols, m.destination)
-    size = 4 // ELEMENTS[kind][0]
+    size = np.dtype(ELEMENTS[kind][1]).itemsize
     where, layout = addresses(ins, m, ins.operands[1:], rows, cols, size)
     space, memory = space_of(ins), m.memory
 
@@ -148,12 +173,12 @@ def stored_rows(flat: np.ndarray, layout: str, rows: int, cols: int) -> np.ndarr
 def store(ins, m):
     """wmma.store.d.sync.aligned.layout.shape{.space}.type [p], r{, stride}"""
     allow(ins, "d", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
-    kind = ins.types[-1]
-    if kind not in ("f32", "f16", "s32"):
+    kind = named(ins)[-1]
+    if kind not in types_of(ins)[1]:
         raise unsupported(ins, f"type .{kind} is not implemented")
     rows, cols = size_of(ins, "d")
     sources, needed = fragment(ins, m, ins.operands[1], kind, rows * cols, m.source)
-    size = 4 // ELEMENTS[kind][0]
+    size = np.dtype(ELEMENTS[kind][1]).itemsize
     where, layout = addresses(ins, m, (ins.operands[0], *ins.operands[2:]), rows, cols, size)
     space, memory = space_of(ins), m.memory
 
@@ -183,23 +208,27 @@ def store(ins, m):
 @instruction("wmma.mma")
 def multiply(ins, m):
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c: without
-    types of a and b they are fp16. Integers may have .satfinite at the end."""
+    types of a and b they are fp16. Integers may have .satfinite at the end, fp64 has .rn there."""
     rows, cols, depth = shape_of(ins)
-    types = ins.types
+    types = named(ins)
     out, accumulator, kinds = types[0], types[-1], types[1:-1] or ["f16", "f16"]
-    whole = kinds in (["s8", "s8"], ["u8", "u8"])
-    allow(ins, "sync", "aligned", *LAYOUTS, *SHAPES, *(("satfinite",) if whole else ()))
+    whole, kind = kinds in (["s8", "s8"], ["u8", "u8"]), kinds[0]
+    double = kind == "f64"
+    allow(
+        ins,
+        *("sync", "aligned", "tf32", *LAYOUTS, *SHAPES),
+        *(("satfinite",) if whole else ("rn",) if double else ()),
+    )
+    sums = {"s32"} if whole else {"f32", "f16"} if kind == "f16" else {"f64" if double else "f32"}
+    factors, _ = types_of(ins)
     if (
         len(types) not in (2, 4)
-        or not whole
-        and kinds not in (["f16", "f16"], ["bf16", "bf16"])
-        or {out, accumulator} - ({"s32"} if whole else {"f32", "f16"})
-        or kinds[0] == "bf16"
-        and {out, accumulator} != {"f32"}
+        or kinds != [kind, kind]
+        or kind not in factors
+        or {out, accumulator} - sums
     ):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     saturated = "satfinite" in ins.modifiers
-    kind = kinds[0]
     d, d_needed = fragment(ins, m, ins.operands[0], out, rows * cols, m.destination)
     a, a_needed = fragment(ins, m, ins.operands[1], kind, rows * depth, m.source)
     b, b_needed = fragment(ins, m, ins.operands[2], kind, depth * cols, m.source)
@@ -215,6 +244,9 @@ def multiply(ins, m):
         if whole:
             result = add_integers(left, right.swapaxes(1, 2), before, saturated)
             scattered(d, d_needed, s, result.reshape(count, -1))
+            return
+        if double:
+            scattered(d, d_needed, s, (before + left @ right).reshape(count, -1))
             return
         if accumulator == "f16":
             before = before.view(np.float16)

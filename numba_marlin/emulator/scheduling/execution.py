@@ -196,7 +196,8 @@ class Execution(Binder):
         self.copy_arrivals = CopyArrivals(self.copies, self.mbarriers)
         self.printed: list[str] = []  # by vprintf
         self.print: Callable[[str], object] | None = None  # who is told of it at once
-        self.heap: dict[int, Buffer] = {}  # what malloc gave, by address
+        self.heap: dict[int, Buffer] = {}  # what malloc gave, by address; Machine.run lends its own
+        self.scratch: list[Buffer] = []  # of this run alone
         self.parameters, self._generic_parameters = self._pack(args), None
         self.clock: Callable[[int], int] = lambda pc: 0
         self.weak: WeakMemory | None = None  # set by Machine.run, if its schedule asks for it
@@ -262,7 +263,7 @@ class Execution(Binder):
         """Unmap what was mapped for this run."""
         if self._generic_parameters is not None:
             self.memory.globals.release(self._generic_parameters)
-        for buffer in self.heap.values():
+        for buffer in self.scratch:
             self.memory.globals.release(buffer)
 
     def _pack(self, args: Sequence) -> np.ndarray:

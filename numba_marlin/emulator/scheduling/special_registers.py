@@ -2,8 +2,9 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers
 
-What a driver or a profiler would put there is 0: %envreg, %pm, %current_graph_exec. Clocks count
-warp instructions. The kilobyte that the system reserves of shared memory (``SHARED_BASE``) is
+What a driver or a profiler would put there is 0: %envreg, %pm, %current_graph_exec; but for the
+address of the grid's barrier in %envreg1 and %envreg2. Clocks count warp
+instructions. The kilobyte that the system reserves of shared memory (``SHARED_BASE``) is
 %reserved_smem_offset's.
 """
 
@@ -19,6 +20,9 @@ from numba_marlin.emulator.state.registers import Constant
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
+
+
+GRID_BARRIER_BYTES = 64
 
 
 class Cast:
@@ -43,6 +47,29 @@ class Clock:
 
     def at(self, pc: int) -> Clock:
         return Clock(self.execution, self.shift, pc)
+
+
+class GridBarrier:
+    """%envreg1 and %envreg2: the upper and lower half of the address of the bytes at which the
+    blocks of a cooperative grid wait for each other (CUDA's cooperative_groups/details,
+    driver_abi.h: a size, and the word that they count in). 0, as in a launch that is not
+    cooperative, if not all blocks are on the machine at once."""
+
+    def __init__(self, execution: Execution, shift: int) -> None:
+        self.execution, self.shift = execution, shift
+
+    def __getitem__(self, sel):
+        return np.uint64(self.address() >> self.shift & 0xFFFFFFFF)
+
+    def address(self) -> int:
+        execution = self.execution
+        if execution.placement.slots < int(np.prod(execution.grid)):
+            return 0
+        if not execution.scratch:
+            data = np.zeros(GRID_BARRIER_BYTES, np.uint8)
+            buffer = execution.memory.globals.buffer(data, "the grid's barrier")
+            execution.scratch.append(buffer)
+        return execution.scratch[0].address
 
 
 def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
@@ -77,6 +104,8 @@ def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
         "%globaltimer_hi": Clock(execution, 32),
         "%cluster_ctarank": (slot_of % cluster.size).astype(np.uint32),
         "%is_explicit_cluster": Constant(np.bool_(explicit)),
+        "%envreg1": GridBarrier(execution, 32),
+        "%envreg2": GridBarrier(execution, 0),
     }
     constants = {
         "%nwarpid": per_block,
@@ -92,7 +121,7 @@ def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
         "%reserved_smem_offset_0": 0,
         "%reserved_smem_offset_1": 0,
         "%current_graph_exec": 0,
-        **{f"%envreg{i}": 0 for i in range(32)},
+        **{f"%envreg{i}": 0 for i in range(32) if i not in (1, 2)},
         **{f"%pm{i}{width}": 0 for i in range(8) for width in ("", "_64")},
     }
     registers.update({name: Constant(np.uint64(value)) for name, value in constants.items()})

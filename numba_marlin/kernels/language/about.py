@@ -44,7 +44,7 @@ class Ring:
     name: str
     #: The configuration's field with the place of the first barrier, in bytes.
     barriers: str
-    #: Its field with the number of stages, None for one.
+    #: Its field with the number of stages, 0 where a configuration has no such ring; None for one.
     stages: str | None = None
 
 
@@ -182,6 +182,7 @@ class About:
                     1 if ring.stages is None else getattr(config, ring.stages),
                 ]
                 for ring in self.rings
+                if ring.stages is None or getattr(config, ring.stages) > 0
             ],
             "roles": {role: list(verbs) for role, verbs in self.roles.items()},
             "sections": {

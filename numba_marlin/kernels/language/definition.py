@@ -105,6 +105,8 @@ class TakesExperts(Takes):
     zeros_of_columns: tuple[str | None, ...] = (None, "integer", "float16")
     #: Of gate and up (``reference.experts.ACTIVATIONS``).
     activations: tuple[str | None, ...] = (None,)
+    #: Of x: of ``formats.activations.KINDS``, or None for the 16 bits of ``dtypes``.
+    kinds_of_x: tuple[str | None, ...] = (None,)
     #: With an activation, what n must be a multiple of, and the kinds of zero points.
     gated_step: int = 128
     zeros_of_gated: tuple[str | None, ...] = (None, "integer", "float16")
@@ -117,6 +119,9 @@ class TakesExperts(Takes):
                     most = f"{self.experts} experts and as many of a token"
                     found += (f"{name}={getattr(problem, name)}, of at most {most}",)
             found += self._of_sizes(problem)
+            if problem.activations not in self.kinds_of_x:
+                taken = " or ".join(each or "x in 16 bits" for each in self.kinds_of_x)
+                found += (f"activations={problem.activations}, but {taken}",)
             if problem.activation is not None:
                 found += self._of_gated(problem)
         return found

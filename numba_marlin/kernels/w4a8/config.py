@@ -189,13 +189,18 @@ class WgmmaBytesConfig(SharedMemory):
         return self.consumer_threads + WARPGROUP
 
     @property
+    def producer_registers(self):
+        """What the producer's threads keep."""
+        return PRODUCER_REGISTERS
+
+    @property
     def consumer_registers(self):
         """As ``WgmmaConfig.consumer_registers``: 240 with two warpgroups; None with one, which has
         248 from the start."""
         if self.warpgroups == 1:
             return None
         launched = HOPPER.registers_per_sm // self.threads // SETMAXNREG_STEP * SETMAXNREG_STEP
-        gained = (launched - PRODUCER_REGISTERS) // self.warpgroups
+        gained = (launched - self.producer_registers) // self.warpgroups
         return launched + gained // SETMAXNREG_STEP * SETMAXNREG_STEP
 
     # ---- launch

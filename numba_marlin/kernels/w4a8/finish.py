@@ -3,7 +3,8 @@ scales of rows, the bias. Order: ``reference.activations``.
 
 ``finish_verbs(lang, config)`` -> device function ``finish(sums, result, tile, thread, sizes)`` ->
 fp32 accumulators, as ``hopper.output.write_result`` takes them. Sums count in units of
-1 / ``config.unit``, which the scale of a row takes out.
+1 / ``config.unit``, which the scale of a row takes out. ``scaling_verb`` is for who finds a row's
+scale otherwise.
 """
 
 from numba_marlin.kernels.hopper.columns import column_verbs
@@ -11,25 +12,46 @@ from numba_marlin.kernels.language.tuples import together
 
 
 def finish_verbs(lang, config):
-    ptx, uint64, float32 = lang.ptx, lang.uint64, lang.float32
+    ptx, uint64 = lang.ptx, lang.uint64
+
+    @lang.device
+    def row_scale(result, row):
+        return ptx.ld_global_f32(result.row_scales + uint64(row) * 4)
+
+    scale = scaling_verb(lang, config, row_scale)
+
+    @lang.device
+    def finish(sums, result, tile, thread, sizes):
+        row = tile.row_first + thread.lane % 4 * 2
+        column = tile.column_first + thread.panel * 64 + thread.first_strip * 16
+        return scale(sums, result, row, column, thread.lane, sizes.m, sizes.n)
+
+    return finish
+
+
+def scaling_verb(lang, config, row_scale):
+    """-> device function ``scale(sums, result, row, column, lane, rows, n)`` -> fp32 accumulators.
+    row: of the lane's first; column: the warp's first; rows, n: where rows end, and columns.
+    row_scale: device function (result, row) -> the scale of a row of a tile."""
+    ptx, float32 = lang.ptx, lang.float32
     grouped, step = config.grouped, 1 / config.unit
     factors_of = column_verbs(lang, config).factors_of
 
     @lang.device
-    def row_scale(result, row, m):
+    def unit_scale(result, row, rows):
         """0 for a row that does not exist."""
-        if row < m:
-            return ptx.ld_global_f32(result.row_scales + uint64(row) * 4) * float32(step)
+        if row < rows:
+            return row_scale(result, row) * float32(step)
         return float32(0)
 
     def row_scales_from(quads):
-        """-> device function (result, row, m) -> the scales of the rows of a strip's accumulators,
-        ``row`` and the next of the first quad, 8 on for each further one."""
+        """-> device function (result, row, rows) -> the scales of the rows of a strip's
+        accumulators, ``row`` and the next of the first quad, 8 on for each further one."""
         if quads == 1:
 
             @lang.device
-            def one(result, row, m):
-                first, second = row_scale(result, row, m), row_scale(result, row + 1, m)
+            def one(result, row, rows):
+                first, second = unit_scale(result, row, rows), unit_scale(result, row + 1, rows)
                 return first, second, first, second
 
             return one
@@ -38,8 +60,8 @@ def finish_verbs(lang, config):
         before, behind = row_scales_from(half), row_scales_from(quads - half)
 
         @lang.device
-        def both(result, row, m):
-            return before(result, row, m) + behind(result, row + 8 * half, m)
+        def both(result, row, rows):
+            return before(result, row, rows) + behind(result, row + 8 * half, rows)
 
         return both
 
@@ -88,10 +110,8 @@ def finish_verbs(lang, config):
     finish_strips = finish_from(config.strips)
 
     @lang.device
-    def finish(sums, result, tile, thread, sizes):
-        row = tile.row_first + thread.lane % 4 * 2
-        column = tile.column_first + thread.panel * 64 + thread.first_strip * 16
-        scales = row_scales_of(result, row, sizes.m)
-        return finish_strips(sums, scales, result, column, Columns(thread.lane // 4, sizes.n))
+    def scale(sums, result, row, column, lane, rows, n):
+        scales = row_scales_of(result, row, rows)
+        return finish_strips(sums, scales, result, column, Columns(lane // 4, n))
 
-    return finish
+    return scale

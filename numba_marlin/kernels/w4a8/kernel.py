@@ -85,7 +85,7 @@ from numba_marlin.kernels.hopper.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.w4a8.config import PRODUCER_REGISTERS, STAGE_K
+from numba_marlin.kernels.w4a8.config import STAGE_K
 from numba_marlin.kernels.w4a8.finish import finish_verbs
 from numba_marlin.kernels.w4a8.multiply import multiply_verbs, turn_verbs
 from numba_marlin.layout.tensor_map import TensorMap
@@ -104,7 +104,7 @@ def make(lang, config):
     )
     finish, output = finish_verbs(lang, config), output_verbs(lang, config)
     moves_registers = config.consumer_registers is not None
-    give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
+    give_registers = ptx.setmaxnreg_dec(n=config.producer_registers)
     take_registers = ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
 
     # as in ``kernels.wgmma``

@@ -109,6 +109,9 @@ def multiply_verbs(lang, config, ring):
     def own_words(thread):
         """Where in a stage a lane's words of k16 row 0 begin: a word of each of its strips."""
         panel = thread.panel * cfg.panel_bytes
+        if cfg.w_boxes > 1:  # a gate's columns and an up's (``experts.w4a8``)
+            box, of_box = thread.panel // cfg.w_panels, thread.panel % cfg.w_panels
+            panel = box * cfg.w_box_bytes + of_box * cfg.panel_bytes
         return cfg.weights_at + panel + thread.lane * cfg.lane_bytes + thread.first_strip * 4
 
     def words_from(row, count):

@@ -16,6 +16,7 @@ import numpy as np
 from numba_marlin.execution.binding import (
     Binding,
     Scaling,
+    activation_operands,
     bind,
     block_operands,
     experts_operands,
@@ -42,6 +43,7 @@ from numba_marlin.problems import (
 )
 from numba_marlin.profile.sources.words import Layer
 from numba_marlin.quantizers import dequantize
+from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.quantizers.operands import default_global_scale, inverse_of, quantize_blocks
 
 
@@ -139,8 +141,12 @@ def of_experts(problem: ExpertsProblem, random: np.random.Generator) -> Sample:
     routing = Routing.of(ids, random.random(ids.shape), problem.experts)
     rows = problem.pairs if problem.x_of_pairs else problem.m
     shape = (problem.experts, problem.n)
+    x = random.standard_normal((rows, problem.k)).astype(kind)
+    of_x = {"a": x}
+    if problem.activations is not None:
+        of_x = activation_operands(quantize_rows(x, problem.activations))
     operands = {
-        "a": random.standard_normal((rows, problem.k)).astype(kind),
+        **of_x,
         **experts_operands(experts),
         **routing_operands(routing),
         "bias": random.standard_normal(shape).astype(kind) if problem.bias else None,

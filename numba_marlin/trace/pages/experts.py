@@ -11,7 +11,8 @@ import numpy as np
 
 from numba_marlin.trace.pages.choice import Choice, element, ranges, size, word_place
 from numba_marlin.trace.record import Trace, remembered
-from numba_marlin.trace.traffic import copies, requests
+from numba_marlin.trace.stages import rounds
+from numba_marlin.trace.traffic import Copy, copies, requests
 from numba_marlin.views import RECORDED, Cell, Grid, Section, Table
 
 KEY, TITLE = "experts", "Experts, their rows, and the blocks that took them"
@@ -22,7 +23,8 @@ NOTES = (
     " copies each from where its token lies.",
     "Here one expert's tiles follow the other's, and all of them in a row are cut into equal"
     " stripes, one for each block. So blocks read as many bytes, however uneven the routing is; a"
-    " stripe may end in the middle of a tile, whose parts are then added up.",
+    " stripe may end in the middle of a tile, whose parts are then added up. (Or blocks take whole"
+    " tiles by turns, if a token's bits must not depend on the others, and with x in 8 bits.)",
 )
 ROWS, COLUMNS = 32, 16  # that are shown
 
@@ -68,43 +70,45 @@ def token_of(trace: Trace, row: int) -> int:
 
 @remembered
 def fillings(trace: Trace) -> tuple[Filling, ...]:
-    """Of all recorded blocks, block by block, in order. A block copies weights first, then rows of
-    x: the next copy of weights belongs to another stage."""
+    """Of all recorded blocks, block by block, in order. (Of a stage's copies, by where they go:
+    warps that gather rows may be ahead of the one that copies weights.)"""
     found = []
     for block in trace.header["blocks"]:
-        weights: list[tuple[int, int, int, int, int]] = []
-        rows: list[int] = []
-        step = nbytes = 0
-        for copy in copies(trace, block):
-            name, row, _ = element(trace, copy.source)
-            if name == "b":
-                if rows:
-                    found.append(_filling(trace, block, step, weights, rows, nbytes))
-                    weights, rows, nbytes = [], [], 0
-                step = step if weights else copy.step
-                b = trace.buffer("b")
-                weights.append((*word_place(b, copy.source), copy.nbytes // 4, copy.step))
-                nbytes += copy.nbytes
-            elif name == "a":
-                rows.append(row)
-        if weights:
-            found.append(_filling(trace, block, step, weights, rows, nbytes))
+        of_block = []
+        for parts in trace.about["stages"]:
+            inside = [
+                copy
+                for copy in copies(trace, block)
+                if any(start <= copy.target < stop for start, stop in parts)
+            ]
+            of_block += [_filling(trace, block, group) for group in rounds(inside)]
+        found += sorted(filter(None, of_block), key=lambda each: each.step)
     return tuple(found)
 
 
-def _filling(trace: Trace, block: int, step: int, weights: list, rows: list, nbytes: int):
+def _filling(trace: Trace, block: int, group: list[Copy]) -> Filling | None:
+    """Of the copies of one; None if no weights are among them."""
+    weights, rows, b = [], [], trace.buffer("b")
+    for copy in group:
+        name, row, _ = element(trace, copy.source)
+        if name == "b":
+            weights.append((copy, *word_place(b, copy.source), copy.nbytes // 4))
+        elif name == "a":
+            rows.append(row)
+    if not weights:
+        return None
     per_64 = 32 * trace.about["problem"]["bits"]  # words of 64 columns
-    experts, k16, words, counts, _ = zip(*weights)
+    of_weights, experts, k16, words, counts = zip(*weights)
     return Filling(
         block,
-        step,
+        min(copy.step for copy in of_weights),
         experts[0],
         16 * min(k16),
         16 * max(k16) + 16,
         64 * (min(words) // per_64),
         64 * -(-max(word + count for word, count in zip(words, counts)) // per_64),
-        tuple(rows),
-        nbytes,
+        tuple(dict.fromkeys(rows)),  # some kernels copy a row chunk by chunk
+        sum(copy.nbytes for copy in of_weights),
     )
 
 
@@ -220,8 +224,7 @@ def gathered(trace: Trace, choice: Choice) -> Table | None:
         title=f"What block {choice.block} gathered, stage by stage",
         source=RECORDED,
         note=(
-            "One bulk copy for each row and stage, from where the token's row of x lies: there is"
-            " no sorted copy of x."
+            "Each row is copied from where the token's row of x lies: there is no sorted copy of x."
             + (
                 " x has a row for each expert of a token."
                 if trace.about["problem"]["x_of_pairs"]

@@ -43,7 +43,7 @@ as a whole one. ``choose`` weighs the height of tiles.
 from numba_marlin.kernels.experts.moe_wgmma.load import ARRIVALS, load_verbs
 from numba_marlin.kernels.experts.moe_wgmma.output import output_verbs
 from numba_marlin.kernels.experts.moe_wgmma.schedule import schedule_verbs
-from numba_marlin.kernels.hopper.shared import ALIGNMENT, STAGE_K16_ROWS, WARPGROUP
+from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.wgmma.tensor import tensor_verbs
@@ -174,7 +174,7 @@ def tensor_maps(config, m, n, k, a_stride):
     behind each other. With ``activation`` a box has half a tile's columns, and one scale row."""
     n_packed, experts = ceil_div(n, 64) * 64, config.experts
     row = config.w_elements * n_packed  # of b, in uint64
-    box = (STAGE_K16_ROWS, config.w_elements * config.w_box_columns)
+    box = (config.stage_k16_rows, config.w_elements * config.w_box_columns)
     b_map = TensorMap("uint64", (experts * k // 16, row), (8 * row, 8), box, l2_promotion=256)
     groups = k // (16 * config.k16_per_scale_row) if config.grouped else 1
     shape = (experts * groups, n_packed)

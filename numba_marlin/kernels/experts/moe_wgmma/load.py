@@ -17,12 +17,11 @@ Where rows begin is looked up once per tile, and kept in registers. Nothing is c
 ``griddepcontrol.wait``: the routing may come from the launch before.
 """
 
-from numba_marlin.kernels.experts.moe_wgmma.config import CHUNKS_PER_ROW, ROWS_AT_ONCE
 from numba_marlin.kernels.experts.tables import WORD_BYTES
+from numba_marlin.kernels.experts.tiles import CHUNK_BYTES, CHUNKS_PER_ROW, ROWS_AT_ONCE
 from numba_marlin.kernels.hopper import load as hopper
-from numba_marlin.kernels.hopper.shared import STAGE_K
 
-ROW_BYTES, CHUNK_BYTES = 2 * STAGE_K, 16
+ROW_BYTES = CHUNKS_PER_ROW * CHUNK_BYTES
 ARRIVALS = CHUNKS_PER_ROW * ROWS_AT_ONCE + 1  # of the producer at a full barrier: threads, and TMA
 NO_ROW = 2**32 - 1
 
@@ -42,14 +41,14 @@ def load_verbs(lang, config, ring, schedule):
 
     @lang.device
     def find_rows(places, pairs, tile, a_stride, number):
-        """Where the thread's rows of x begin, in units of 8 elements: 32 bits suffice for 64 GiB of
+        """Where the thread's rows of x begin, in units of 16 bytes: 32 bits suffice for 64 GiB of
         x."""
         for i in range(own_rows):
             row = number // CHUNKS_PER_ROW + ROWS_AT_ONCE * i
             places[i] = NO_ROW
             if row < tile.rows:
                 pair = ptx.ld_global_b32(pairs + uint64(tile.row_first + row) * WORD_BYTES)
-                places[i] = pair // pairs_per_row * (a_stride // 8)
+                places[i] = pair // pairs_per_row * (a_stride // cfg.chunk_elements)
 
     @lang.device
     def gather_x(x, places, filling, step, number):

@@ -25,7 +25,8 @@ from numba_marlin.kernels.language.tuples import numbered_each
 PLACE_BYTES = 8 * 4  # of 8 numbers of fp32
 
 
-def output_verbs(lang, config, schedule):
+def output_verbs(lang, config, schedule, first_barrier=FIRST_BARRIER):
+    """first_barrier: the named barrier of warpgroup 0; the next is warpgroup 1's."""
     cuda, ptx = lang.cuda, lang.ptx
     uint32, uint64 = lang.uint32, lang.uint64
     cfg = lang.constants(config)
@@ -93,7 +94,7 @@ def output_verbs(lang, config, schedule):
         first, chunk = of_up * rows_per_turn, thread.lane % chunks
         pair = pair_at(result, tile, first + thread.lane // chunks)
         box = of_tile.box_of(shared, thread)
-        barrier = thread.warpgroup + FIRST_BARRIER
+        barrier = thread.warpgroup + first_barrier
         ptx.bar_sync(barrier, WARPGROUP)  # all lanes of both warps have read the tile before
         of_tile.lay_down(acc, box, thread.lane)
         ptx.bar_sync(barrier, WARPGROUP)

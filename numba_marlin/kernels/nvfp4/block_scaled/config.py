@@ -20,8 +20,8 @@ from the start of a packed stage, ``_at`` and ``_barriers`` from the base):
     226452  ``shared_bytes``: with 1024 for rounding the base up; an SM of an H100 or H200 has
             232448 for a thread block (``SHARED_LIMIT``)
 
-Scales come in 128x4 tiles of 512 bytes, 128 rows by 4 scale blocks, 64 of k (``load`` says what is
-where in one); a packed stage has two side by side, 8 scale blocks, for every 128 rows.
+Scales come in 128x4 tiles of 512 bytes, 128 rows by 4 scale blocks, 64 of k (``nvfp4.load`` says
+what is where in one); a packed stage has two side by side, 8 scale blocks, for every 128 rows.
 
 In a swizzle the 16-byte chunk c of row r lies where chunk c ^ (r mod 8) would (128 bytes) or
 c ^ (r div 2 mod 4) (64 bytes). So the eight lanes that shared memory serves at once with 16 bytes
@@ -57,6 +57,7 @@ from numba_marlin.hardware.limits import SETMAXNREG_STEP
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.kernels.nvfp4.source import SOURCE_BYTES, checked_c_dtype
+from numba_marlin.layout.block_scales import TILE_BYTES
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 WARPGROUP_THREADS = 128
@@ -67,16 +68,11 @@ SCALE_BLOCK = 16  # elements along k that share a scale
 # of a panel: 64 columns of a tile of C or D, all its rows; a row is 128 bytes, the 128-byte swizzle
 PANEL_COLUMNS = 64
 SCALE_ROWS = 128  # of a 128x4 tile of scales
-SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 4 scale blocks a row each
-# what a packed step adds to x in the scales' tensor map, whose elements have 8 bytes
-SCALE_MAP_WIDTH = SCALE_BYTES // 8
+SCALE_BYTES = 2 * TILE_BYTES  # of 128 rows in a packed stage: two 128x4 tiles, side by side along k
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: where a 128-byte swizzle begins to repeat
 # bytes that a thread block can have, 232448
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 LOAD_REGISTERS = 24  # per thread of the warps that load and schedule
-# tile numbers on their way to the other roles: with more, a thread block would take tiles from the
-# counter long before it can work on them, and others that are ready sooner would find none
-TILE_STAGES = 1
 
 # types of D -> how it is stored (``kind``): halves, fp16 and bf16; floats; scaled, codes and scales
 RESULTS = {
@@ -191,6 +187,18 @@ class BlockScaledConfig:
         return self.tile_n // 2
 
     @property
+    def step_k(self):
+        """Of k in a step of the main loop, a packed stage."""
+        return STEP_K
+
+    @property
+    def tile_stages(self):
+        """Tile numbers on their way to the other roles: with more, a thread block would take tiles
+        from the counter long before it can work on them, and others that are ready sooner would
+        find none."""
+        return 1
+
+    @property
     def threads(self):
         """Of a thread block: two mma warpgroups, one that expands, one that loads and schedules."""
         return WARPGROUP_THREADS * (MMA_WARPGROUPS + 2)
@@ -248,6 +256,20 @@ class BlockScaledConfig:
         return self.sfb_shared + SCALE_BYTES
 
     @property
+    def copied_bytes(self):
+        return self.stage_bytes
+
+    @property
+    def row_bytes(self):
+        """Of a row of codes in a packed stage."""
+        return ROW_BYTES
+
+    @property
+    def scale_tiles(self):
+        """Of 128 rows in a packed stage, along k."""
+        return SCALE_BYTES // TILE_BYTES
+
+    @property
     def expanded_at(self):
         return self.stages * self.stage_bytes
 
@@ -282,7 +304,7 @@ class BlockScaledConfig:
 
     @property
     def source_barriers(self):
-        return self.tile_barriers + barrier_bytes(TILE_STAGES)
+        return self.tile_barriers + barrier_bytes(self.tile_stages)
 
     @property
     def tiles_at(self):
@@ -291,7 +313,7 @@ class BlockScaledConfig:
 
     @property
     def shared_bytes(self):
-        return self.tiles_at + 4 * TILE_STAGES + ALIGNMENT
+        return self.tiles_at + 4 * self.tile_stages + ALIGNMENT
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)

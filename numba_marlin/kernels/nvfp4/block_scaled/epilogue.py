@@ -26,7 +26,8 @@ from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import numbered_each
 from numba_marlin.kernels.nvfp4.block_scaled.config import PANEL_COLUMNS
 from numba_marlin.kernels.nvfp4.block_scaled.finish import finish_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, quantize_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.quantize import quantize_verbs
+from numba_marlin.kernels.nvfp4.result_codes import codes_per_byte, scale_columns, scales_at_verb
 
 
 def epilogue_verbs(lang, config, source_ring):
@@ -40,8 +41,8 @@ def epilogue_verbs(lang, config, source_ring):
     finish = finish_verbs(lang, config)
     quantize = quantize_verbs(lang, config)
     pair_of = {"bfloat16": ptx.cvt_rn_bf16x2_f32}.get(config.result, ptx.cvt_rn_f16x2_f32)
-    scale_columns = 16 if config.result == "nvfp4" else 32  # of D, that share a scale
-    codes_per_byte = 2 if ELEMENTS.get(config.result) == "e2m1" else 1
+    columns_of_scale, codes_in_byte = scale_columns(config.result), codes_per_byte(config.result)
+    scales_at = scales_at_verb(lang, config.result)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
     # 16 rows of a tile of D, a warp's of an m64 block: the first of them in the tile (inside) and
@@ -112,13 +113,6 @@ def epilogue_verbs(lang, config, source_ring):
         return n - column if column < n else 0
 
     @lang.device
-    def scales_at(sfd, row, n):
-        """Address of the first four scales of a row, in 128x4 order (``load``)."""
-        across = (n // scale_columns + 3) // 4
-        tile = uint64(row // 128) * across
-        return sfd + (tile * 512 + (row % 32 * 16 + row % 128 // 32 * 4))
-
-    @lang.device
     def put_warp_rows(shared, values, outputs, factors, rows, lane):
         """values: of ``finish``; rows: ``WarpRows``"""
         g, t = lane // 4, lane % 4
@@ -137,8 +131,8 @@ def epilogue_verbs(lang, config, source_ring):
                     )
                 ptx.cp_async_bulk_commit_group()
         elif not floats:
-            pitch = uint64(rows.n // codes_per_byte)
-            codes = outputs.d + (uint64(above) * pitch + rows.column // codes_per_byte)
+            pitch = uint64(rows.n // codes_in_byte)
+            codes = outputs.d + (uint64(above) * pitch + rows.column // codes_in_byte)
             quantize.put_rows(
                 values,
                 quantize.RowsAt(
@@ -150,7 +144,7 @@ def epilogue_verbs(lang, config, source_ring):
                         codes + pitch * 8 if below < rows.m else uint64(0),
                         scales_at(outputs.sfd, below, rows.n),
                     ),
-                    rows.column // scale_columns,
+                    rows.column // columns_of_scale,
                     left_from(rows.column, rows.n),
                     factors,
                     t,

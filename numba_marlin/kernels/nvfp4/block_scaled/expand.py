@@ -58,7 +58,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     SCALE_ROWS,
     WARPGROUP_THREADS,
 )
-from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
+from numba_marlin.kernels.nvfp4.schedule import NO_TILE
 
 AND_OR = (0xF0 & 0xCC) | 0xAA  # lop3 table of (a & b) | c
 SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00
@@ -191,8 +191,8 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         # 64-byte swizzle: 16-byte chunk ^ row div 2 mod 4
         address, flip = stage + cfg.b_shared + own_row * ROW_BYTES, (own_row >> 1 & 3) << 4
         scale_row = first_row % SCALE_ROWS + own_row
-        # ``load`` has the formula. The term of further 128 rows is always 0: the stage has scales
-        # of 128 rows, and a tile of 64 or 128 rows lies within them.
+        # ``nvfp4.load`` has the formula. The term of further 128 rows is always 0: the stage has
+        # scales of 128 rows, and a tile of 64 or 128 rows lies within them.
         scales = (
             stage
             + cfg.sfb_shared

@@ -10,7 +10,7 @@ Parameters, in order. ``_map``: a tensor map (made by ``tensor_maps``), 128 byte
 u64, so it may be passed on and stand in a record.
 
     a_map, b_map       codes: A uint8 [m, k/2], B uint8 [n, k/2]; even k in the low nibble of a byte
-    sfa_map, sfb_map   SFA and SFB, a byte each, in 128x4 order (formula: ``load``)
+    sfa_map, sfb_map   SFA and SFB, a byte each, in 128x4 order (formula: ``nvfp4.load``)
     c_map, d_map       C [m, n] if it is added (the *source*) and has D's type, and D [m, n], where
                        D is float16 or bfloat16
     d                  address of D where it is float32 or block-scaled
@@ -118,11 +118,13 @@ configurations, in a slice wgmma's own. No sums are exchanged, no atomics touch 
 block takes a tile varies, bits do not.
 
 *Where else*: ``config`` has the map of shared memory, its swizzles, and what limits stages;
-``load`` the order of scales; ``expand`` which k a nibble is; ``multiply`` the main loop;
+``load`` the loads of operands and of C; ``expand`` which k a nibble is; ``multiply`` the main loop;
 ``epilogue`` the way to D, with ``finish`` (its arithmetic) and ``quantize`` (block-scaled D);
-``choose`` measured times. Outside of this folder: ``language.pipeline`` (rings),
-``language.tile_order``, ``language.tuples``; nothing of ``kernels.dequantize``, whose modules, one
-named ``expand`` too, are for packed weights. ``ptx.NAME`` is the instruction in ptx/NAME.ptx.
+``choose`` measured times. Outside of this folder: ``nvfp4.schedule``, ``nvfp4.load`` and
+``nvfp4.result_codes``, shared with other kernels of two such operands; ``language.pipeline``
+(rings), ``language.tile_order``, ``language.tuples``; nothing of ``kernels.dequantize``, whose
+modules, one named ``expand`` too, are for packed weights. ``ptx.NAME`` is the instruction in
+ptx/NAME.ptx.
 """
 
 from numba_marlin.kernels.language.definition import ceil_div
@@ -142,7 +144,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.epilogue import epilogue_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.load import load_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.multiply import multiply_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE, schedule_verbs
+from numba_marlin.kernels.nvfp4.schedule import NO_TILE, schedule_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES
 from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tensor_map import TensorMap

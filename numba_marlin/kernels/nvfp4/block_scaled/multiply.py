@@ -175,8 +175,8 @@ def multiply_verbs(lang, config, packed, expanded):
             g, t = thread.lane // 4, thread.lane % 4
             row = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16 + g
             address = stage + row * ROW_BYTES + t * 16
-            # Of scale blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``load`` has the
-            # formula. Row + 8 is 8 * 16 bytes on: row mod 16 is g, so row mod 32 is below 24.
+            # Of scale blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``nvfp4.load`` has
+            # the formula. Row + 8 is 8 * 16 bytes on: row mod 16 is g, so row mod 32 is below 24.
             scales = stage + (
                 cfg.sfa_shared
                 + row // SCALE_ROWS * SCALE_BYTES

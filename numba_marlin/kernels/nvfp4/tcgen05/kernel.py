@@ -4,25 +4,31 @@ in tensor memory. sm_100a.
 ``D[m, n] = activation(alpha * (A * SFA) @ (B * SFB)^T + beta * C + bias)``; parameters: tensor maps
 (``tensor_maps``) of a uint8 [m, k * bits / 8] and b uint8 [n, k * bits / 8] (bits of an element, 4
 or 8; k contiguous; of two FP4 in a byte the low nibble comes first), of sfa and sfb, their scales
-in 128x4 order (``layout.block_scales``), and of d [m, n]; addresses of C [m, n] and of the bias,
-float32 [n], if they are added, and of factors, float32 [2]: alpha, which contains both global
-scales, and beta; m, n, k as int32. m is any, k a multiple of 32 and n of 8: TMA wants rows of 16
+in 128x4 order (``layout.block_scales``), of C [m, n] if it is added and of d [m, n] if it is not
+block-scaled; addresses of d and of its scales sfd if it is (sfd in 128x4 order, filled with zeros
+before the launch), of the bias, float32 [n], if it is added, of factors, float32 [4] (``output``),
+and of the tile counter (``schedule``), int32, zero before and after; m, n, k as int32. m is any, k
+a multiple of 32 and n of 8 (of 16 where D is NVFP4, of 32 where it is MX): TMA wants rows of 16
 bytes, of FP4 and of D. The host checks both: ``problems.operands``.
 
-**Who does what.** Persistent: of tiles of 128 x tile_n, numbered along m first, so that blocks that
-run at the same time read the same rows of B, block b takes b, b + gridDim.x, ... and all of their
-k. No clusters, no products over two SMs, no split of k. 192 threads in three roles, which know of
-each other by mbarriers only:
+**Who does what.** Persistent: blocks take tiles of 128 x tile_n, and all of their k, in the order
+of ``schedule``. No clusters, no products over two SMs, no split of k. 256 threads in five roles,
+those of CUTLASS's kernel, which know of each other by mbarriers only; a role of one thread is done
+by the lane that ``elect.sync`` elects:
 
-    role      who        waits for        does                         tells, and by what
-    load      warp 4,    empty: a stage   four tensor copies: A, B,    full: the stage
-              1 thread                    their scales                 (the copies' bytes)
-    mma       warp 5,    empty: sums,     copies scales to tensor      empty: the stage,
-              1 thread   full: a stage    memory; four products per    full: the sums
-                                          stage                        (tcgen05.commit)
-    epilogue  warps 0-3  full: sums       tensor memory -> registers,  empty: the sums
-                                          finished (``output``) ->     (an arrival per warp)
-                                          shared memory -> D
+    role            who        waits for         does                      tells, and by what
+    scheduler       warp 6,    empty: a number   takes tiles from the      full: the number
+                    1 thread                     counter
+    main-loop load  warp 4,    a number; empty:  four tensor copies: A,    full: the stage
+                    1 thread   a stage           B, their scales           (the copies' bytes)
+    mma             warp 5,    a number; empty:  copies scales to tensor   empty: the stage,
+                    1 thread   sums; full: a     memory; four products     full: the sums
+                               stage             per stage                 (tcgen05.commit)
+    epilogue load   warp 7,    a number; empty:  a tensor copy: 32         full: its stage
+                    1 thread   a stage of C      columns of C              (the copy's bytes)
+    epilogue        warps 0-3  a number; full:   tensor memory ->          empty: the stage of C,
+                               sums, a stage     registers, finished       the sums
+                               of C              (``output``) -> D         (an arrival per warp)
 
 A product is 128 x tile_n x 32 bytes of k: one thread issues it for all. The mma warp also allocates
 tensor memory and gives it back, all 512 columns, so an SM has one block at a time.
@@ -31,9 +37,11 @@ tensor memory and gives it back, all 512 columns, so an SM has one block at a ti
 numbers that the code adds to one count columns. Sums: row r of a tile is lane r, its column c is
 column c of the accumulator.
 
-**In flight.** Where everything lies, in shared and in tensor memory: ``config``. Three things are
+**In flight.** Where everything lies, in shared and in tensor memory: ``config``. Five things are
 handed on:
 
+- *Tile numbers* (``schedule``): two at a time. Empty: all who have read the number, one arrival per
+  warp or lone thread.
 - *Stages* of 128 bytes of k (``stage_ring``). Full: the load thread's arrival and the bytes of its
   copies. Empty: one arrival, by the commit behind the stage's copies and products, when all have
   been done. The stage's scales in tensor memory have the same two barriers: the mma thread writes
@@ -43,10 +51,14 @@ handed on:
   registers, so near the end of the tile's epilogue: they go through *results* a box at a time. With
   tile_n = 128 there are two accumulators: the epilogue reads one while the main loop fills the
   other. With 256 there is one, and the main loop waits.
+- *C* (``source_ring``): 32 columns of a tile in a stage. Full: the epilogue load's arrival and the
+  bytes of its copy. Empty: one lane of each of the 4 epilogue warps, when its rows have been read.
 - *Results*: 4 KiB of shared memory for each epilogue warp, one box, written again when lane 0 has
-  waited for the TMA store that reads it. (Nobody could time whether a second would be faster.)
+  waited for the TMA store that reads it. (Nobody could time whether a second would be faster.) A
+  block-scaled D has none.
 
-Loads run ahead up to ``stages`` stages, over the ends of tiles. The mma thread waits for no copy
+Loads run ahead up to ``stages`` stages, over the ends of tiles, but not past the second number that
+the slowest role has not read. The mma thread waits for no copy
 and no product of its own: it issues a stage's when the stage is full. PTX orders a ``tcgen05.mma``
 after the ``tcgen05.cp`` that its thread issued before, and products with one accumulator after each
 other, but not a copy after the products before it: so every stage has columns of its own for
@@ -65,7 +77,8 @@ and lies in shared memory at 128 r + (32 i + j, its bits 4 to 6 xor r % 8).
 of tensor memory: row r's word to lane r % 32 of column r // 32, and again to lanes 32, 64 and 96
 further on, since each quarter of the lanes must have all scales. The tensor core applies them:
 product i takes c = ``scales_per_product`` scales of each row (nvfp4 4, mxfp4 2, mxfp8 1), from
-scale c i of the stage on: byte (c i) % 4 of the words of tile c i // 4.
+scale c i of the stage on: byte (c i) % 4 of the words of tile c i // 4. A tile of 64 or 192 columns
+whose rows of B begin at row 64 of their tile of scales takes them from 2 columns further on.
 
 **Banks.** Rows of codes are 128 bytes, in TMA's 128-byte swizzle, which the descriptor names too:
 the tensor core xors bits 4 to 6 of an address with bits 7 to 9, as TMA did. Scales are read by
@@ -81,10 +94,14 @@ tiles of 128 rows by four; a code 0 adds 0. If k does not fill the last tile of 
 (``api.block_scaled_matmul``), since 0 times NaN is NaN. TMA writes nothing outside of D; it stores
 whole chunks of 16 bytes, of which D's rows are made, since n % 8 is 0.
 
-**State of the loops.** All: ``number`` of the tile. Load: ``place`` (stage and parity in
-``stage_ring``), ``step`` of the tile (128 bytes of k each, from k = 0). mma: ``place``, ``step``,
-the same; ``sums_place`` (in ``sum_ring``), whose stage is the number of the accumulator;
-``accumulator``, its address; ``adds``, 0 for the tile's first stage. Epilogue: ``sums_place``.
+**Programmatic dependent launch** (``griddepcontrol``): blocks start, set up barriers and allocate
+tensor memory while the kernel before ends, and read nothing before it has.
+
+**State of the loops.** All: ``number`` of the tile, ``tile_place`` in the ring of numbers. Load:
+``nvfp4.load``, ``load``. mma: ``place`` (stage and parity in ``stage_ring``), ``step`` of the tile
+(128 bytes of k each, from k = 0); ``sums_place`` (in ``sum_ring``), whose stage is the number of
+the accumulator; ``accumulator``, its address; ``adds``, 0 for the tile's first stage. Epilogue:
+``sums_place``, ``source_place``.
 
 No GPU that has these instructions has run this kernel; the PTX machine has. It assumes an order and
 a rounding of the sum within a product, which PTX leaves open (``emulator.tensor.block_scales``),
@@ -93,19 +110,25 @@ and of the order of ``tcgen05`` instructions no more than PTX says
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
+from numba_marlin.kernels.nvfp4.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.nvfp4.tcgen05.config import (
     ALIGNMENT,
-    BOX_BYTES,
     EPILOGUE_WARPS,
     LOAD_WARP,
     MULTIPLY_WARP,
+    PART,
     PRODUCTS,
+    SCHEDULE_WARP,
+    SOURCE_STAGES,
+    SOURCE_WARP,
     STAGE_ROW,
     TILE_M,
 )
+from numba_marlin.kernels.nvfp4.tcgen05.load import load_verbs
 from numba_marlin.kernels.nvfp4.tcgen05.output import output_verbs
-from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_MAP_WIDTH, TILE_ROWS
+from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tcgen05 import COLUMNS, LANE_SHIFT, SCALE_COLUMNS, encode, scale_descriptor
 from numba_marlin.layout.tensor_map import TensorMap
@@ -117,6 +140,7 @@ from numba_marlin.layout.wgmma import Descriptor
 # a swizzle
 MATRIX_FIELDS = encode(Descriptor(0, stride_bytes=8 * STAGE_ROW, swizzle=STAGE_ROW))
 SCALE_FIELDS = scale_descriptor(0)
+ROWS_OF_A_COLUMN = TILE_ROWS // SCALE_COLUMNS  # of a tile of scales, in tensor memory: 32
 MULTIPLY = {
     "nvfp4": "tcgen05_mma_mxf4nvf4_4x",
     "mxfp4": "tcgen05_mma_mxf4_2x",
@@ -125,87 +149,40 @@ MULTIPLY = {
 
 
 def make(lang, config):
-    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
-    uint32, uint64, int32, float32 = lang.uint32, lang.uint64, lang.int32, lang.float32
+    cuda, ptx, shared_base, uint64 = lang.cuda, lang.ptx, lang.shared_base, lang.uint64
     cfg = lang.constants(config)
     # of a product whose scales are in byte 0 of their words
     instruction_descriptor = config.instruction_descriptor(0)
     stage_ring = pipeline_verbs(lang, config.stages, producers=1, consumers=1)
     sum_ring = pipeline_verbs(lang, config.accumulators, producers=1, consumers=EPILOGUE_WARPS)
+    source_ring = pipeline_verbs(lang, SOURCE_STAGES, producers=1, consumers=EPILOGUE_WARPS)
+    # the epilogue's warps, the main-loop load, mma, the load of C if there is one
+    schedule = schedule_verbs(lang, config, listeners=EPILOGUE_WARPS + 2 + config.source)
+    load = load_verbs(lang, config, schedule, stage_ring, source_ring)
     allocate, free = ptx.tcgen05_alloc(columns=COLUMNS), ptx.tcgen05_dealloc(columns=COLUMNS)
     multiply = getattr(ptx, MULTIPLY[config.format])
-    output = output_verbs(lang, config)
+    output = output_verbs(lang, config, source_ring)
 
     Sizes = lang.record("Sizes", "m n k")
-
-    # what all blocks have to do: tiles of D, how many of them cover the rows, and steps along k of
-    # each, a stage each
-    Work = lang.record("Work", "tiles row_tiles steps")
 
     # of D: its first row and column
     Tile = lang.record("Tile", "row column")
 
     Maps = lang.record("Maps", "a b sfa sfb")
 
-    # map of D; alpha, beta; addresses of C and of the bias
-    Outputs = lang.record("Outputs", "d_map alpha beta c bias")
+    # map of D; addresses of D and its scales, of the bias, of the factors
+    Outputs = lang.record("Outputs", "d_map d sfd bias factors")
+
+    # an epilogue thread's
+    Thread = lang.record("Thread", "warp lane")
 
     @lang.device
-    def work_of(sizes):
-        row_tiles = (sizes.m + (TILE_M - 1)) // TILE_M
-        column_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
-        steps = (sizes.k + (cfg.stage_k - 1)) // cfg.stage_k
-        return Work(row_tiles * column_tiles, row_tiles, steps)
-
-    @lang.device
-    def first_number():
-        return uint32(cuda.blockIdx.x)
-
-    @lang.device
-    def next_number(number):
-        return number + uint32(cuda.gridDim.x)
-
-    @lang.device
-    def tile_of(number, work):
-        return Tile(number % work.row_tiles * TILE_M, number // work.row_tiles * cfg.tile_n)
-
-    @lang.device
-    def load_tiles(shared, maps, sizes):
-        """One thread. x is innermost, along k: in bytes for A and B, in 8 bytes for scales, so 64
-        to a tile of scales; y is in rows, for scales in tiles of 128 rows."""
-        work, barriers = work_of(sizes), shared + cfg.load_barriers
-        place, number = stage_ring.producer_start(), first_number()
-        while number < work.tiles:
-            tile, step = tile_of(number, work), 0
-            while step < work.steps:
-                stage_ring.wait_empty(barriers, place)
-                stage_ring.expect(barriers, place, cfg.copied_bytes)
-                stage = shared + place.stage * cfg.stage_bytes
-                full = stage_ring.full(barriers, place)
-                x, scale_x = (
-                    int32(step * STAGE_ROW),
-                    int32(step * (cfg.scale_tiles * TILE_MAP_WIDTH)),
-                )
-                # (to, map, x, y, barrier that counts the bytes)
-                ptx.cp_async_bulk_tensor_2d_g2s(stage, maps.a, x, int32(tile.row), full)
-                ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + cfg.b_shared, maps.b, x, int32(tile.column), full
-                )
-                ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + cfg.sfa_shared, maps.sfa, scale_x, int32(tile.row // TILE_ROWS), full
-                )
-                ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + cfg.sfb_shared, maps.sfb, scale_x, int32(tile.column // TILE_ROWS), full
-                )
-                place = stage_ring.advance(place)
-                step += 1
-            number = next_number(number)
-        # Shared memory must outlive the commits that say its stages are empty: their arrivals come
-        # whenever products are done. So wait once more for each stage, from the one that would be
-        # filled next on; one that was never filled passes, as in the first lap.
-        for _ in range(cfg.stages):
-            stage_ring.wait_empty(barriers, place)
-            place = stage_ring.advance(place)
+    def initialise(shared):
+        stage_ring.initialise(shared + cfg.load_barriers)
+        sum_ring.initialise(shared + cfg.sum_barriers)
+        if cfg.source:
+            source_ring.initialise(shared + cfg.source_barriers)
+        schedule.initialise(shared + cfg.tile_barriers)
 
     @lang.device
     def descriptor_of(address, fields):
@@ -232,9 +209,10 @@ def make(lang, config):
                 )
 
     @lang.device
-    def multiply_stage(stage, accumulator, columns, adds):
+    def multiply_stage(stage, accumulator, columns, shift, adds):
         """accumulator, columns: addresses of tensor memory, of the sums and of the stage's scales;
-        adds: 0 if the stage's first product is to overwrite the accumulator."""
+        shift: columns from the scales of the first tile's rows of B to those of the first row that
+        is multiplied; adds: 0 if the stage's first product is to overwrite the accumulator."""
         a = descriptor_of(stage, MATRIX_FIELDS)
         b = descriptor_of(stage + cfg.b_shared, MATRIX_FIELDS)
         for i in range(PRODUCTS):
@@ -250,20 +228,28 @@ def make(lang, config):
                 b + 2 * i,
                 instruction_descriptor + scale_byte * cfg.scale_byte_step,
                 columns + scale_tile * SCALE_COLUMNS,
-                columns + (cfg.scale_tiles + scale_tile * cfg.n_tiles) * SCALE_COLUMNS,
+                columns + (cfg.scale_tiles + scale_tile * cfg.n_tiles) * SCALE_COLUMNS + shift,
                 adds if i == 0 else 1,
             )
 
     @lang.device
+    def shift_of(number, sizes):
+        """Row r of a tile of scales has its word in column r // 32: 2 from row 64 on."""
+        if cfg.shifts_scales:
+            return schedule.corner(number, sizes).column % TILE_ROWS // ROWS_OF_A_COLUMN
+        return 0
+
+    @lang.device
     def multiply_tiles(shared, tensor, sizes):
-        work = work_of(sizes)
+        steps = schedule.counts(sizes).steps
         barriers, sum_barriers = shared + cfg.load_barriers, shared + cfg.sum_barriers
         place, sums_place = stage_ring.consumer_start(), sum_ring.producer_start()
-        number = first_number()
-        while number < work.tiles:
+        number, tile_place = schedule.fetch_alone(shared, schedule.start())
+        while number != NO_TILE:
             sum_ring.wait_empty(sum_barriers, sums_place)
             accumulator, adds, step = tensor + sums_place.stage * cfg.tile_n, 0, 0
-            while step < work.steps:
+            shift = shift_of(number, sizes)
+            while step < steps:
                 stage_ring.wait_full(barriers, place)
                 # What is issued from here on comes after what the waits have told: the tile's, that
                 # the epilogue has read these sums; the stage's, that it was filled, so that older
@@ -273,50 +259,49 @@ def make(lang, config):
                 columns = tensor + cfg.scales_tensor + place.stage * cfg.stage_columns
                 copy_scales(stage, columns)
                 # no wait: PTX orders products after copies (cp) of the same thread
-                multiply_stage(stage, accumulator, columns, adds)
+                multiply_stage(stage, accumulator, columns, shift, adds)
                 # arrives when all copies and products so far are done
                 ptx.tcgen05_commit(stage_ring.empty(barriers, place))
                 place, adds = stage_ring.advance(place), 1
                 step += 1
             ptx.tcgen05_commit(sum_ring.full(sum_barriers, sums_place))
             sums_place = sum_ring.advance(sums_place)
-            number = next_number(number)
+            number, tile_place = schedule.fetch_alone(shared, tile_place)
 
     @lang.device
     def finish_tiles(shared, tensor, outputs, sizes):
-        work, sum_barriers = work_of(sizes), shared + cfg.sum_barriers
-        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
+        sum_barriers = shared + cfg.sum_barriers
+        thread = Thread(ptx.tid_x() // 32, ptx.tid_x() % 32)
         # Lanes of tensor memory are rows of the tile. Warp w may load lanes 32 (w % 4) to
         # 32 (w % 4) + 31 only: so the epilogue has warps 0 to 3. Warp w begins at lane 32 w, in an
         # address 32 w << LANE_SHIFT.
-        own_lanes = tensor + (warp << (LANE_SHIFT + 5))
-        own_results = shared + cfg.results_shared + warp * BOX_BYTES
-        sums_place, number = sum_ring.consumer_start(), first_number()
-        while number < work.tiles:
+        own_lanes = tensor + (thread.warp << (LANE_SHIFT + 5))
+        sums_place, source_place = sum_ring.consumer_start(), source_ring.consumer_start()
+        number, tile_place = schedule.fetch_together(shared, schedule.start(), thread.lane)
+        while number != NO_TILE:
             sum_ring.wait_full(sum_barriers, sums_place)
             ptx.tcgen05_fence_after_thread_sync()
-            tile = tile_of(number, work)
-            own_rows = Tile(tile.row + warp * 32, tile.column)
+            corner = schedule.corner(number, sizes)
+            own_rows = Tile(corner.row + thread.warp * 32, corner.column)
             accumulator = own_lanes + sums_place.stage * cfg.tile_n
-            output.store_tile(own_results, outputs, accumulator, own_rows, sizes, lane)
+            source_place = output.store_tile(
+                shared, outputs, accumulator, own_rows, source_place, sizes, thread
+            )
             # all the warp's sums of the tile have been loaded from tensor memory
             ptx.tcgen05_fence_before_thread_sync()
             ptx.bar_warp_sync(ALL_LANES)
-            if lane == 0:
+            if thread.lane == 0:
                 sum_ring.release(sum_barriers, sums_place)
             sums_place = sum_ring.advance(sums_place)
-            number = next_number(number)
-        if lane == 0:
-            # shared memory must outlive it; D is complete when the grid is
-            output.wait_for_store()
+            number, tile_place = schedule.fetch_together(shared, tile_place, thread.lane)
+        output.drain(thread.lane)
 
-    def kernel(a_map, b_map, sfa_map, sfb_map, d_map, c, bias, factors, m, n, k):
+    def kernel(a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, bias, factors, locks, m, n, k):
         sizes = Sizes(m, n, k)
         shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)  # rounded up
-        warp, leads = ptx.tid_x() // 32, ptx.tid_x() % 32 == 0
+        warp = ptx.tid_x() // 32
         if ptx.tid_x() == 0:
-            stage_ring.initialise(shared + cfg.load_barriers)
-            sum_ring.initialise(shared + cfg.sum_barriers)
+            initialise(shared)
         if warp == MULTIPLY_WARP:
             allocate(shared + cfg.address_shared)
             ptx.tcgen05_relinquish_alloc_permit()  # the block will ask for no more
@@ -324,19 +309,25 @@ def make(lang, config):
         # executes fence::after_thread_sync first.
         cuda.syncthreads()
         tensor = ptx.ld_shared_b32(shared + cfg.address_shared)
+        ptx.griddepcontrol_wait()  # all that is read may be what the kernel before has just written
+        ptx.griddepcontrol_launch_dependents()  # behind the wait: ``block_decode`` says why
         if warp == LOAD_WARP:
-            if leads:
-                load_tiles(shared, Maps(a_map, b_map, sfa_map, sfb_map), sizes)
+            if ptx.elect_sync():
+                load.load_tiles(shared, Maps(a_map, b_map, sfa_map, sfb_map), sizes)
         elif warp == MULTIPLY_WARP:
-            if leads:
+            if ptx.elect_sync():
                 multiply_tiles(shared, tensor, sizes)
+        elif warp == SCHEDULE_WARP:
+            if ptx.elect_sync():
+                schedule.hand_out_tiles(shared, locks, sizes)
+        elif warp == SOURCE_WARP:
+            if cfg.source and ptx.elect_sync():
+                load.load_source(shared, c_map, sizes)
         else:
-            alpha = ptx.ld_global_f32(factors)
-            beta = ptx.ld_global_f32(factors + 4) if cfg.source else float32(0)
-            finish_tiles(shared, tensor, Outputs(d_map, alpha, beta, c, bias), sizes)
-        # Of warps 4 and 5 the 31 lanes without a role come here at once: they wait for the one that
-        # has one, since only whole warps may come to syncthreads. After that the epilogue is done
-        # with tensor memory too, and it may be given back.
+            finish_tiles(shared, tensor, Outputs(d_map, d, sfd, bias, factors), sizes)
+        # Of warps 4 to 7 the lanes without a role come here at once: they wait for the one that has
+        # one, since only whole warps may come to syncthreads. After that the epilogue is done with
+        # tensor memory too, and it may be given back.
         ptx.bar_warp_sync(ALL_LANES)
         cuda.syncthreads()
         if warp == MULTIPLY_WARP:
@@ -347,12 +338,12 @@ def make(lang, config):
 
 def tensor_maps(config, m, n, k, a_stride):
     """A and B in boxes of a tile's rows by 128 bytes, scales in boxes of a stage's tiles
-    (``layout.block_scales.tensor_map``: in tiles, rows by k), D in boxes of a warp's 32 rows by 128
-    bytes; all but the scales in the 128-byte swizzle. ``a_stride``: unused, for kernels whose A may
-    be a slice."""
+    (``layout.block_scales.tensor_map``: in tiles, rows by k), C in boxes of a tile's rows by 32
+    columns, D in boxes of a warp's 32 rows by 128 bytes; all but the scales in a swizzle as wide as
+    their rows. ``a_stride``: unused, for kernels whose A may be a slice."""
     row_bytes = k * config.bits // 8
 
-    def matrix(rows, tile_rows):
+    def codes(rows, tile_rows):
         return TensorMap(
             "uint8",
             (rows, row_bytes),
@@ -364,23 +355,23 @@ def tensor_maps(config, m, n, k, a_stride):
 
     def scales(rows, tile_rows):
         return scales_map(
-            rows, k // config.kind.block, (tile_rows // TILE_ROWS, config.scale_tiles)
+            rows, k // config.kind.block, (ceil_div(tile_rows, TILE_ROWS), config.scale_tiles)
         )
 
-    result_bytes = config.result_bytes
+    def numbers(dtype, size, rows, columns):
+        return TensorMap(dtype, (m, n), (size * n, size), (rows, columns), swizzle=columns * size)
+
+    # a map must be passed where nobody reads it
+    absent = ("a", codes(m, TILE_M))
     return {
-        "a_map": ("a", matrix(m, TILE_M)),
-        "b_map": ("b", matrix(n, config.tile_n)),
+        "a_map": ("a", codes(m, TILE_M)),
+        "b_map": ("b", codes(n, config.tile_n)),
         "sfa_map": ("sfa", scales(m, TILE_M)),
         "sfb_map": ("sfb", scales(n, config.tile_n)),
-        "d_map": (
-            "d",
-            TensorMap(
-                config.result,
-                (m, n),
-                (result_bytes * n, result_bytes),
-                (32, config.box_columns),
-                swizzle=STAGE_ROW,
-            ),
-        ),
+        "c_map": ("c", numbers(config.source_dtype, config.source_bytes, TILE_M, PART))
+        if config.source
+        else absent,
+        "d_map": absent
+        if config.scaled
+        else ("d", numbers(config.result, config.result_bytes, 32, config.box_columns)),
     }

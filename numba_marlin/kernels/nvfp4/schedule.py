@@ -1,23 +1,26 @@
-"""The persistent tile scheduler of the block-scaled kernel (``block_scaled``): the thread block
-that is ready first takes the next tile.
+"""The persistent tile scheduler of the kernels of two block-scaled operands: the thread block that
+is ready first takes the next tile.
 
 A thread block's first tile is its own number (the grid has no more thread blocks than there are
 tiles, ``config.grid``). Every further one comes from a counter in global memory, so that a thread
 block that was slowed down takes fewer. One thread, the scheduler, asks for the next number as soon
 as it has published one, so that the answer comes while that tile is multiplied. It publishes the
-number in shared memory, in a ring of one stage, once all other roles have read the number before.
-NO_TILE is the last.
+number in shared memory, in a ring of ``tile_stages`` stages, once all other roles have read the
+number that stood there. NO_TILE is the last.
 
 *The counter ends at zero*, as it was found. Of T tiles, G thread blocks get one each without asking
 and T - G by asking; then each of the G asks once more, in vain. So there are T requests in all, and
 who makes the last one stores zero.
 
 Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
+
+What a configuration has for it: tile_m, tile_n, group_m (``tile_order``); step_k, of k in a step of
+the main loop; tile_stages; tile_barriers and tiles_at, where the ring's barriers and its numbers, 4
+bytes each, begin in shared memory.
 """
 
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
-from numba_marlin.kernels.nvfp4.block_scaled.config import STEP_K, TILE_STAGES
 
 
 def schedule_verbs(lang, config, listeners):
@@ -25,16 +28,16 @@ def schedule_verbs(lang, config, listeners):
     -> namespace of device functions. ``number``: a tile's; ``place``: in the ring of numbers."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     cfg = lang.constants(config)
-    ring = pipeline_verbs(lang, TILE_STAGES, producers=1, consumers=listeners)
+    ring = pipeline_verbs(lang, config.tile_stages, producers=1, consumers=listeners)
     corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
 
-    # of the whole product: tiles of D along m and along n; and packed steps of a tile, k / 128
-    # rounded up
+    # of the whole product: tiles of D along m and along n; and steps of a tile, k / step_k rounded
+    # up
     Counts = lang.record("Counts", "m_tiles n_tiles steps")
 
     # of a tile, in elements. row: its first of A and D. column: its first of A @ B^T, which is its
-    # first row of B (so ``load`` and ``expand`` use it as one) and, unless D is gated, its first
-    # column of D.
+    # first row of B (so those who load B use it as one) and, unless D is gated, its first column
+    # of D.
     Corner = lang.record("Corner", "row column")
 
     @lang.device
@@ -42,7 +45,7 @@ def schedule_verbs(lang, config, listeners):
         return Counts(
             (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m,
             (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n,
-            (sizes.k + (STEP_K - 1)) // STEP_K,
+            (sizes.k + (cfg.step_k - 1)) // cfg.step_k,
         )
 
     @lang.device

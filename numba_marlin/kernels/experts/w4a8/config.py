@@ -1,0 +1,53 @@
+"""The sizes of ``moe_wgmma_int8`` and ``moe_wgmma_fp8``: those of ``kernels.w4a8``, and what a
+mixture of experts adds. Pure."""
+
+from dataclasses import dataclass
+
+from numba_marlin.kernels.experts.tiles import RoutedTiles
+from numba_marlin.kernels.w4a8.config import MOST_K, WgmmaBytesConfig
+
+
+@dataclass(frozen=True)
+class MoeBytesConfig(RoutedTiles, WgmmaBytesConfig):
+    """``tile_m``: most rows of a tile, all of one expert. Of either type of activations."""
+
+    #: experts whose weights are in b
+    experts: int = 8
+    #: experts of a token
+    top_k: int = 2
+    #: x has a row for each pair of a token and an expert, not for each token
+    x_of_pairs: bool = False
+    #: rows of c are left in fp32, for ``sum_experts`` to add up a token's; else they are rounded
+    combine: bool = False
+    #: None, or of ``reference.experts.ACTIVATIONS``: c has n / 2 columns, activation(gate) * up
+    activation: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_experts()
+        if self.gated:
+            self.check_gated()
+
+    def grid(self, m, n, k, sms):
+        if not self.promotes and k > MOST_K:
+            raise ValueError(
+                f"k={k} must be {MOST_K} at most with one scale per column: its sums have 32 bits"
+            )
+        return super().grid(m, n, k, sms)
+
+
+@dataclass(frozen=True)
+class MoeInt8Config(MoeBytesConfig):
+    """Of ``moe_wgmma_int8``."""
+
+    activations = "int8"
+
+
+@dataclass(frozen=True)
+class MoeFp8Config(MoeBytesConfig):
+    """Of ``moe_wgmma_fp8``."""
+
+    activations = "fp8"
+
+
+CONFIGS = {each.activations: each for each in (MoeInt8Config, MoeFp8Config)}
