@@ -3,6 +3,7 @@ speak of it."""
 
 import re
 
+from hopper_conditions import an_item_has_a_step
 from shapes import (
     condition,
     expression,
@@ -292,7 +293,9 @@ def a_product_lies_between(cell, program, ins):
     product, and from every product past a wait for all. (Items without steps there are none.)"""
 
     def taken(branch):
-        return not counts_steps_down(cell, program, branch)
+        return not any(
+            each(cell, program, branch) for each in (counts_steps_down, an_item_has_a_step)
+        )
 
     products = [each for each in program.instructions if each.root == "wgmma.mma_async"]
     reads = [each for each in program.instructions if each.opcode == "ld.shared.v4.b32"]

@@ -3,9 +3,9 @@ loops."""
 
 import copy_conditions
 import expert_conditions as conditions
-from proof import BRANCH, NEVER, TURNED, Proof
+from proof import BRANCH, MOE_BYTES, NEVER, TURNED, Proof
 
-EXPERTS = ("moe", "moe_wgmma")
+TILES = ("moe_wgmma", MOE_BYTES)
 
 EXPERT_PROOFS = (
     Proof(
@@ -39,7 +39,7 @@ EXPERT_PROOFS = (
     ),
     Proof(
         "lanes store alike",
-        EXPERTS,
+        ("moe", *TILES),
         BRANCH,
         (NEVER, TURNED),
         "bra",
@@ -49,7 +49,7 @@ EXPERT_PROOFS = (
     ),
     Proof(
         "no expert is left",
-        ("moe_wgmma",),
+        TILES,
         BRANCH,
         (NEVER,),
         "bra",
@@ -68,7 +68,7 @@ EXPERT_PROOFS = (
     ),
     Proof(
         "rows that nobody has",
-        ("moe_wgmma",),
+        TILES,
         ("size",),
         ("no zero-fill",),
         r"cp\.async\.cg\..*",
@@ -78,7 +78,7 @@ EXPERT_PROOFS = (
     ),
     Proof(
         "copies that were waited for",
-        ("moe_wgmma",),
+        TILES,
         ("wait", "count"),
         ("deleted", "all but the latest"),
         r"cp\.async\.wait_all",
@@ -88,7 +88,7 @@ EXPERT_PROOFS = (
     ),
     Proof(
         "a product lies between",
-        ("moe_wgmma",),
+        TILES,
         ("barrier",),
         ("deleted",),
         r"bar\.warp\.sync",

@@ -39,6 +39,43 @@ def an_item_has_a_step(cell, program, branch):
         and multiplies
         and len(program.writers.get(asked.operands[1], [])) > 1
         or made_by(program, asked.operands[1]) == "min"
+        or none_without_a_tile(program, branch, asked.operands[1])
+    )
+
+
+def none_without_a_tile(program, branch, steps):
+    """Whether steps are chosen to be 0 where, by the same question, the tile is NO_TILE, else all
+    of k's, and counted down; and the branch stands where the tile is one."""
+
+    def choices(register, number):
+        """{(predicate, which side is the number)} of the instructions that write a register"""
+        return {
+            (each.operands[3], side)
+            for each in program.writers.get(register, [])
+            if each.root == "selp"
+            for side in (1, 2)
+            if number_of(program, each.operands[side]) == number
+        }
+
+    none = choices(steps, 0)
+    counts_down = [each for each in program.writers.get(steps, []) if each.root != "selp"]
+    return (
+        bool(none)
+        and all(
+            each.root == "add"
+            and each.operands[1] == steps
+            and number_of(program, each.operands[2]) == -1
+            for each in counts_down
+        )
+        and any(
+            (tile := condition(program, each)) is not None
+            and tile.modifiers[0] == "eq"
+            and number_of(program, tile.operands[2]) == -1
+            and choices(tile.operands[1], -1) == none
+            and any(branch is inside for inside in sides(program, each)[1])
+            for each in program.instructions
+            if each.root == "bra" and each.guard is not None
+        )
     )
 
 

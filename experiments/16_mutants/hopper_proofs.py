@@ -4,7 +4,7 @@ block-scaled operands."""
 import block_conditions
 import hopper_conditions as conditions
 import shapes
-from proof import BLOCKS, BRANCH, BYTES, NEVER, TURNED, Proof
+from proof import BLOCKS, BRANCH, BYTES, MOE_BYTES, NEVER, TURNED, Proof
 from shapes import skips_only
 
 HOPPER_PROOFS = (
@@ -21,7 +21,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "an item has a step",
-        ("wgmma", *BYTES),
+        ("wgmma", *BYTES, MOE_BYTES),
         BRANCH,
         (NEVER,),
         "bra",
@@ -98,7 +98,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "in the next group",
-        BYTES,
+        (*BYTES, MOE_BYTES),
         ("commit",),
         ("deleted",),
         r"wgmma\.commit_group\..*",
@@ -108,7 +108,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "either opens the first turn",
-        BYTES,
+        (*BYTES, MOE_BYTES),
         BRANCH,
         (TURNED,),
         "bra",
@@ -118,7 +118,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "after the last turn",
-        BYTES,
+        (*BYTES, MOE_BYTES),
         ("barrier", "predicate"),
         ("deleted", TURNED),
         r"bar\.sync|bra",

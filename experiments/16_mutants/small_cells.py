@@ -11,6 +11,8 @@ from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe.declare import IDS
 from numba_marlin.kernels.experts.moe.declare import SMALL as SMALL_EXPERTS
 from numba_marlin.kernels.experts.moe_wgmma.declare import SMALL as SMALL_TILES
+from numba_marlin.kernels.experts.w4a8.config import MoeInt8Config
+from numba_marlin.kernels.experts.w4a8.definition import small as small_bytes
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
 from numba_marlin.kernels.w4a8.decode_int8.declare import SMALL as SMALL_BYTES
@@ -176,6 +178,16 @@ OF_GATE_TILES = (
     ((2, 128, 256, 64), 9, ((1, 3), (3, 1))),
 )
 
+# whole tiles: two row blocks of an expert; rings that go round, in a tile and over several; blocks
+# without work; no work at all
+OF_BYTES = (
+    ((4, 72, 384, 128), 3, ((1, 0), (0, 1), (1, 4), (1, 0))),
+    ((2 * len(IDS), 136, 256, 128), 3, 2 * IDS),
+    ((len(IDS), 72, 640, 128), 1, IDS),
+    ((2, 64, 256, 128), 9, ((1, 3), (3, 1))),
+    (ExpertsElsewhere, (2, 64, 128, 128), 2, ((3, 1), (3, 1))),
+)
+
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
@@ -208,5 +220,17 @@ SMALL_CELLS = (
             ((2, 128, 1024, 64), 8, ()),
             ((2, 128, 512, 64), 1, ()),
         ),
+    ),
+    Smalls(
+        "moe_wgmma_int8, rows for a sum",
+        SmallExperts,
+        replace(small_bytes(MoeInt8Config), combine=True, x_of_pairs=True),
+        OF_BYTES,
+    ),
+    Smalls(
+        "moe_wgmma_int8, two warpgroups in turns",
+        SmallExperts,
+        replace(small_bytes(MoeInt8Config), tile_n=128, warpgroups=2, ordered=True),
+        OF_BYTES,
     ),
 )

@@ -155,6 +155,13 @@ SAMPLE = {
         "barrier bar.sync /4/",
         "phase xor",
     ),
+    "moe_wgmma_int8, two warpgroups in turns": (
+        "wait griddepcontrol",
+        "arrival cp.async.mbarrier",
+        "barrier bar.arrive /1/",
+        "barrier bar.warp.sync /1/",
+        "swizzle descriptor",
+    ),
     "decode_int8, groups of 64": (
         "fence mbarrier_init",
         "wait griddepcontrol",
@@ -351,3 +358,40 @@ def test_a_value_is_dead_only_if_nothing_takes_it(experiment):
     ):
         program = Program(text(loop.format(use)))
         assert experiment.shapes.dead(None, program, program.instructions[0]) == dead, use
+
+
+COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r8], [%rd1], 64, [%r9];"
+# a loop of turns, and up to two copies behind them, for what k leaves of a stage of four rows
+TAIL = f"""
+sub.u32 %r1, %r2, %r3; min.u32 %r4, %r1, 4; setp.gt.u32 %p1, %r1, 3; @%p1 bra WHOLE;
+and.b32 %r5, %r4, 3; sub.u32 %r6, %r4, 1; setp.lt.u32 %p2, %r6, LEAST; @%p2 bra REST;
+TURN: COPIES setp.ne.u32 %p3, %r8, %r1; @%p3 bra TURN;
+REST: {COPY} setp.eq.u32 %p4, %r5, 1; @%p4 bra DONE;
+{COPY} setp.eq.u32 %p5, %r5, 2; @%p5 bra DONE;
+{COPY} bra DONE;
+WHOLE: {COPY * 4}
+DONE:
+"""
+
+
+@pytest.mark.parametrize(("rows", "group"), [(4, 2), (4, 1), (2, 2)])
+def test_what_takes_a_whole_stage_or_half_a_group_is_for_no_tail(rows, group, experiment):
+    config = SimpleNamespace(ragged=True, grouped=True, stage_rows=4, group_blocks=group)
+    program = Program(text(TAIL.replace("LEAST", str(rows - 1)).replace("COPIES", COPY * rows)))
+    whole, least, turn, one, two, _ = (ins.pc for ins in program.instructions if ins.root == "bra")
+    found = {
+        proof.name: [
+            ins.pc
+            for ins in program.instructions
+            if (proof.opcode != "bra" or ins.root == "bra" and ins.guard is not None)
+            and (ins.root != "setp" and proof.holds(SimpleNamespace(config=config), program, ins))
+        ]
+        for proof in experiment.proofs.PROOFS
+        if proof.holds.__module__ == "copy_conditions"
+    }
+    assert found == {
+        "a whole stage row by row": [whole],
+        "no turn in a tail": [*range(least + 1, turn - 1), turn] if rows == 4 else [],
+        "rows that no tail has": [one] if group == 2 else [],
+        "a row that no tail has": [two + 1, two + 2] if group == 2 else [],
+    }
