@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from numba_marlin.problems import WeightProblem
-from tests.experiments.test_every_cell import H200, cell, run
+from tests.experiments.every_cell_rows import H200, cell, run
 
 __all__ = ["run"]  # a fixture
 

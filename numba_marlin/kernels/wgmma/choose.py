@@ -113,6 +113,8 @@ class Costs:
     #: there: for all of them; and the least that is left
     idle: float = 3.99
     least_launch: float = 0.5
+    #: of a product: none that was timed took less than 4.5
+    least: float = 3.0
     #: of a tile that a cluster shares
     cluster_tile: float = 5.0
     #: of a tile, where two k groups add up
@@ -291,7 +293,7 @@ def predicted_us(
             tile_us = (costs.parts + costs.part * config.parts) * sums_kib
         tile_us += groups_us + ceil_div(steps, config.team) * step_us
         time += ceil_div(tiles, teams) * tile_us
-    return time * costs.of_clocks(time, config.tile_m)
+    return max(costs.least, time * costs.of_clocks(time, config.tile_m))
 
 
 def was_timed(config: WgmmaConfig) -> bool:
