@@ -201,9 +201,17 @@ def _weights(args, report, plan, problem, w, x):
         )
     report_run(report, info)
     with report.step("comparing with the float64 reference"):
-        verdict = reference.check(y, x, p, order="random")
+        verdict = reference.check(y, x, p, order="random", method=_method(plan.candidate))
     report_verdict(report, verdict)
     return y, verdict.ok
+
+
+def _method(candidate):
+    """What of a weight the kernel rounds (``reference.METHODS``); None: as the weight's groups say,
+    where no kernel runs or it does not say."""
+    from numba_marlin.kernels.registry import find_kernel
+
+    return candidate and find_kernel(candidate.kernel).method(candidate.config)
 
 
 def _operands(args, report, plan, problem, w, x):

@@ -144,7 +144,8 @@ def _one_weight(args) -> Described:
         x = random.standard_normal((args.m, problem.k)).astype(np.float16)
 
         def judged(results: dict) -> tuple[int, int]:
-            verdict = reference.check(results["c"], x, packed, order="random")
+            method = find_kernel(chosen.kernel).method(chosen.config)
+            verdict = reference.check(results["c"], x, packed, order="random", method=method)
             return verdict.failures, verdict.size
 
         return Quantised({"a": x, **weight_operands(packed)}, None, judged, shown)

@@ -61,6 +61,15 @@ def test_run_multiplies_other_types_on_the_machine(capsys, types):
     assert ("8 bits" in out) == (types[1] == 8)
 
 
+@pytest.mark.parametrize("kernel", ["decode", "wgmma"])
+def test_what_a_kernel_rounds_is_within_its_bound(capsys, kernel):
+    """``wgmma`` rounds code - zero to 16 bits, ``decode`` does not: with one bound for both, right
+    results of a scale per column were called wrong."""
+    types = "--zeros", "float16", "--kernel", kernel, "--backend", "emulator"
+    code, out, err = run(capsys, "run", "--m", 2, "--n", 128, "--k", 128, *types)
+    assert code == 0 and "one scale per column" in out, err
+
+
 def test_run_searches_scales(capsys):
     sizes = "--n", 64, "--k", 256, "--backend", "reference"
     found = {}
