@@ -228,7 +228,7 @@ def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint
     )
     assert [
         row[1].split(":")[0] for row in launch["parts"][0]["rows"] if row[0] in ("why", "")
-    ] == ["1 tile of 128 x 128"]
+    ] == ["1 tile of 128 x 128", "C is added, so that all roles have work"]
     roles = next(part for part in launch["parts"] if part["title"].startswith("The warps"))
     assert [row[2] for row in roles["rows"]] == ["epilogue"] * 4 + ["load", "mma"]
     first = timeline["parts"][0]
