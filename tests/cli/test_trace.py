@@ -230,17 +230,24 @@ def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint
         row[1].split(":")[0] for row in launch["parts"][0]["rows"] if row[0] in ("why", "")
     ] == ["1 tile of 128 x 128", "C is added, so that all roles have work"]
     roles = next(part for part in launch["parts"] if part["title"].startswith("The warps"))
-    assert [row[2] for row in roles["rows"]] == ["epilogue"] * 4 + ["load", "mma"]
+    alone = ["main-loop load", "mma", "scheduler", "epilogue load"]
+    assert [row[2] for row in roles["rows"]] == ["epilogue"] * 4 + alone
     first = timeline["parts"][0]
     assert first["title"] == "The roles of block 0, side by side" and [
         lane["label"] for lane in first["lanes"]
-    ] == ["load, warp 4", "mma, warp 5", "epilogue, warps 0-3"]
+    ] == [
+        "scheduler, warp 6",
+        "main-loop load, warp 4",
+        "epilogue load, warp 7",
+        "mma, warp 5",
+        "epilogue, warps 0-3",
+    ]
     begin = [
         next(span["start"] for span in lane["spans"] if span["kind"] == lane["label"].split(",")[0])
         for lane in first["lanes"]
     ]
-    assert begin[0] < begin[1] and any(
-        span["kind"] == "waits" for span in first["lanes"][2]["spans"]
+    assert begin[0] < begin[1] < begin[3] and any(
+        span["kind"] == "waits" for span in first["lanes"][4]["spans"]
     )
     names = {
         each["tid"]: each["args"]["name"]
@@ -249,8 +256,7 @@ def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint
     }
     assert names == {
         **{warp: f"warp {warp}: epilogue" for warp in range(4)},
-        4: "warp 4: load",
-        5: "warp 5: mma",
+        **{4 + at: f"warp {4 + at}: {role}" for at, role in enumerate(alone)},
     }
     code, out, _ = run(
         capsys,
