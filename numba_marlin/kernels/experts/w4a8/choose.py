@@ -27,6 +27,9 @@ from numba_marlin.kernels.w4a8 import choose as dense
 from numba_marlin.kernels.w4a8.config import MOST_K, STAGE_K
 from numba_marlin.problems.experts import ExpertsProblem
 
+# 256 x 128, which the dense kernel has too, spills 20 bytes here
+COLUMNS = tuple(each for each in dense.COLUMNS if each[0] < 256)
+
 
 def configurations(problem: ExpertsProblem, device: Device) -> list[MoeBytesConfig]:
     """Every arrangement of the dense kernel that the problem's types allow, but for tiles more than
@@ -38,7 +41,7 @@ def configurations(problem: ExpertsProblem, device: Device) -> list[MoeBytesConf
     most = 2 * max(16, rows_of_touched(problem))
     found = []
     for tile_m, tile_n, warpgroups, stages in (
-        *(dense.COLUMNS if exact_columns else ()),
+        *(COLUMNS if exact_columns else ()),
         *dense.OTHERS,
     ):
         if tile_m <= most:
