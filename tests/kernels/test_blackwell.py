@@ -153,18 +153,19 @@ def test_a_trace_shows_the_roles_side_by_side():
     machine = Machine(built.ptx)
     recorded = trace.record(machine, **launch_on(machine, prepared, built))
     slices = [each for each in perfetto.events(recorded)["traceEvents"] if each["ph"] == "X"]
-    verbs = {warp: {each["name"] for each in slices if each["tid"] == warp} for warp in range(6)}
+    verbs = {warp: {each["name"] for each in slices if each["tid"] == warp} for warp in range(7)}
     assert (
-        "load_tiles" in verbs[4]
+        "load_operands" in verbs[4]
         and {"multiply_stage", "copy_scales"} <= verbs[5]
+        and "hand_out_tiles" in verbs[6]
         and all("store_chunk" in verbs[warp] for warp in range(4))
     ), verbs
     first = {
         name: min(each["ts"] for each in slices if each["name"] == name)
-        for name in ("load_tiles", "multiply_stage", "store_chunk")
+        for name in ("load_operands", "multiply_stage", "store_chunk")
     }
-    assert first["load_tiles"] < first["multiply_stage"] < first["store_chunk"]
-    second_load = max(each["ts"] for each in slices if each["name"] == "load_tiles")
+    assert first["load_operands"] < first["multiply_stage"] < first["store_chunk"]
+    second_load = max(each["ts"] for each in slices if each["name"] == "load_operands")
     # the next tile is on its way while this one multiplies
     assert second_load > first["multiply_stage"]
 
