@@ -146,8 +146,7 @@ def test_a_time_that_nobody_measured_is_said_to_be_a_guess():
 
 
 def test_a_step_of_a_tile_that_was_not_timed_is_found_between_its_neighbours():
-    """As ``moe_wgmma`` takes 80 rows: of the timed tiles, those with neighbours on both sides, from
-    the others."""
+    """Of the timed tiles, those with neighbours on both sides are found from the others."""
     held_out = {}
     for each, us in wgmma.STEP_US.items():
         others = {other: known for other, known in wgmma.STEP_US.items() if other != each}

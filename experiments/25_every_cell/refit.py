@@ -85,9 +85,8 @@ def cells_of(found, layers):
     for (layer, m), row in report.newest(found).items():
         problem = WeightProblem(m, layer.n, layer.k, row["group_size"])
         timed = [_timed(row["kernel"], row["config"], row)]
-        for each in row["others"]:
-            same = row["config"] if each["kernel"] == row["kernel"] else {}
-            timed.append(_timed(each["kernel"], same | each["config"], each))
+        whole = report.whole_config(row)
+        timed += [_timed(*whole(each), each) for each in row["others"]]
         cells.append(Cell(problem, layers.index(layer), tuple(timed)))
     return cells
 

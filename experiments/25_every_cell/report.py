@@ -34,7 +34,7 @@ def of_today(cells, choices):
 
 
 def _rechosen(row, kernel, config):
-    timed = [(row["kernel"], row["config"]), *map(_whole_config(row), row["others"])]
+    timed = [(row["kernel"], row["config"]), *map(whole_config(row), row["others"])]
     if (kernel, config) not in timed:
         return row | {"then": True}
     at = timed.index((kernel, config))
@@ -49,7 +49,7 @@ def _rechosen(row, kernel, config):
     return row | chosen | {"limit_share": limit_share, "others": others, "then": False}
 
 
-def _whole_config(row):
+def whole_config(row):
     """-> function: another configuration of the row, of which the row has what differs."""
 
     def whole(other):
