@@ -9,8 +9,7 @@ Block-scaled FP4 takes INT4's times (experiments/06_nvfp4).
 
 Tiles of other rows than powers of two fill 132 multiprocessors where those do not: 512 rows by 5120
 columns are three by forty tiles of 176 x 128, one wave. A step of a tile that was not timed is
-interpolated over tile_m between its timed neighbours of the same columns and consumers
-(``moe_wgmma`` has such).
+interpolated over tile_m between its timed neighbours of the same columns and consumers.
 Columns between 128 and 256 are not there: a warp of a warpgroup has strips of one panel, and four
 warps share three panels with neither equal work nor one m64 of ``wgmma``.
 
@@ -113,7 +112,7 @@ class Costs:
     #: there: for all of them; and the least that is left
     idle: float = 3.99
     least_launch: float = 0.5
-    #: of a product: none that was timed took less than 4.5
+    #: of a product, at least: none that was timed took less than 4.1
     least: float = 3.0
     #: of a tile that a cluster shares
     cluster_tile: float = 5.0
