@@ -2,11 +2,13 @@
 
 ``keep(args)`` runs ``numba-marlin profile`` for one product a kernel, each in a process of its own,
 so that one that fails leaves the others; ``lighter`` thins what only pictures need; a file above
-``MOST_BYTES`` is an error. ``table(folder)``: the kept profiles as a table, with the command that
-shows each.
+``MOST_BYTES`` is an error. ``counters(args)`` runs the ``ncu`` command that each kept profile
+prints, and keeps its figures in the file. ``table(folder)``: the kept profiles as a table, with the
+command that shows each.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,15 +76,58 @@ def keep(args) -> int:
                 failed.append(kernel)
                 continue
             data = lighter(json.loads(path.read_text(encoding="utf-8")))
-        text = json.dumps(data, separators=(",", ":")) + "\n"
-        if len(text) > MOST_BYTES:
-            print(f"{kernel}: {len(text):,} bytes, {MOST_BYTES:,} at most", flush=True)
+        target = Path(args.out, file_of(data))
+        if not write(data, target):
             failed.append(kernel)
             continue
-        target = Path(args.out, file_of(data))
-        target.write_text(text, encoding="utf-8")
         us = data["time"]["us"]
-        print(f"{kernel}: {us:.2f} us, {target.name}, {len(text):,} bytes", flush=True)
+        print(f"{kernel}: {us:.2f} us, {target.name}", flush=True)
+    return 1 if failed else 0
+
+
+def write(data: dict, target: Path) -> bool:
+    """False, and said, if it would be too large."""
+    text = json.dumps(data, separators=(",", ":")) + "\n"
+    if len(text) > MOST_BYTES:
+        print(f"{target.name}: {len(text):,} bytes, {MOST_BYTES:,} at most", flush=True)
+        return False
+    target.write_text(text, encoding="utf-8")
+    return True
+
+
+def counters(args) -> int:
+    """Exit code 1 if one of the commands failed. ``numba-marlin`` is this checkout's here."""
+    from numba_marlin.profile import build
+    from numba_marlin.profile.sources import nsight
+
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "numba-marlin")
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m numba_marlin "$@"\n')
+        program.chmod(0o755)
+        here = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parents[1])}
+        for path in sorted(Path(args.out).glob("h200_*.json")):
+            data = build.load(path)
+            _, ncu = nsight.commands(data)[0]
+            run = subprocess.run(
+                ["bash", "-e"],
+                input=ncu,
+                text=True,
+                capture_output=True,
+                cwd=folder,
+                env=os.environ | here,
+                check=False,
+            )
+            try:
+                data["ncu"] = nsight.read_ncu(f"{folder}/ncu.csv", nsight.entry_of(data))
+            except ValueError as error:
+                print(f"{path.name}: {error}: {run.stderr[-300:]}", flush=True)
+                failed.append(path)
+                continue
+            if write(data, path):
+                hits = data["ncu"].get("lts__t_sector_hit_rate.pct")
+                print(f"{path.name}: L2 hit rate {hits}%", flush=True)
+            Path(folder, "ncu.csv").unlink()
     return 1 if failed else 0
 
 

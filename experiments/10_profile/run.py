@@ -4,6 +4,8 @@
         GPU and torch, three minutes
     python experiments/10_profile/run.py keep [--try]    # needs a GPU and torch: a profile of every
         kernel, to h200_KERNEL.json; about a minute a kernel
+    python experiments/10_profile/run.py counters        # needs ncu too: the hardware's counters of
+        the kept profiles' launches, into them
     python experiments/10_profile/run.py report                                            # tables
         into this README.md
     python experiments/10_profile/run.py pictures                                          # needs
@@ -197,6 +199,8 @@ def main(argv=None):
     )
     kept_.add_argument("--device", default="", help="model this GPU; needs --out")
     kept_.add_argument("--out", default=str(HERE), help="the folder")
+    counted = commands.add_parser("counters", help="those that ncu reads, into the kept profiles")
+    counted.add_argument("--out", default=str(HERE), help="the profiles' folder")
     commands.add_parser(
         "report", help="write the tables into README.md, the first from results.jsonl"
     )
@@ -210,6 +214,8 @@ def main(argv=None):
 
     if args.command == "keep":
         return kept.keep(args)
+    if args.command == "counters":
+        return kept.counters(args)
     if args.command == "pictures":
         report.pictures()
         return 0

@@ -2,70 +2,56 @@
 
     python experiments/23_w4a8/run.py check         # products of small problems; Hopper and torch
     python experiments/23_w4a8/run.py measure [--shapes 8192x8192] [--m 1024,4096] [--groups 128]
+        [--humming] [--seconds 400]
     python experiments/23_w4a8/run.py compare ...   # every configuration, the product alone
     python experiments/23_w4a8/run.py report        # the table into README.md
     python experiments/23_w4a8/run.py expect        # what is expected; no GPU
 
 In each cell, in the same interleaved rounds (cold L2, CUDA graphs): ``cublas``, fp16;
 ``w4a16``, what ``nm.matmul`` chooses for 16-bit activations; ``int8`` and ``fp8``, quantisation of
-x and the product, two launches; ``quantize_int8`` and ``quantize_fp8``, their first launches alone.
+x and the product, two launches; ``quantize_int8`` and ``quantize_fp8``, their first launches alone;
+with --humming (PyPI: humming-kernels) ``humming_int8`` and ``humming_fp8``, which quantise x too.
 Results are checked before anything is timed: codes and scales of x equal to the rule's, bit for
-bit, products within the error of 8-bit activations. Rows are appended to results.jsonl; the newest
-of a cell counts. "Expected" is modelled: the time that ``kernels.w4a8.choose`` reckons, and 3 bytes
-of memory traffic for each number that is quantised.
+bit, products within the error of 8-bit activations; Humming is left out where it fails or is wrong,
+and the run says why. Rows are appended to results.jsonl (in OUT, or here); the newest of a cell
+counts. "Expected" is modelled: the time that ``kernels.w4a8.choose`` reckons, and 3 bytes of memory
+traffic for each number that is quantised.
 """
 
 import argparse
 import itertools
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent)]
 
+import beside
 import picture
+import tables
+from layers import (
+    BATCHES,
+    ENTRANTS,
+    GROUPS,
+    KINDS,
+    LARGEST_ERROR,
+    SHAPES,
+    cells,
+    expected_us,
+    quantized,
+)
+from peer import peer_of
 
 from numba_marlin.bench import rows
-from numba_marlin.bench.tables import markdown, origin, replace_between
+from numba_marlin.bench.tables import origin, replace_between
 
 RESULTS = HERE / "results.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
-SHAPES = ((8192, 8192), (8192, 57344), (28672, 8192), (4096, 4096))  # k, n
-BATCHES = (16, 64, 256, 1024, 2048, 4096)
-GROUPS = (128, -1)
-KINDS, CODES = ("int8", "fp8"), {"int8": "int8", "fp8": "uint8"}
-ENTRANTS = ("cublas", "w4a16", *KINDS, *(f"quantize_{kind}" for kind in KINDS))
-# norm-wise, with a scale per row on normal x; an index that is wrong: 1
-LARGEST_ERROR = {"int8": 0.02, "fp8": 0.05}
-LAUNCH_US = 2.5
-
-
-def cells(batches=BATCHES, shapes=SHAPES, groups=GROUPS):
-    """The problem with 16-bit activations of every cell, weight by weight."""
-    from numba_marlin.problems import WeightProblem
-
-    for k, n in shapes:
-        for group_size in groups:
-            for m in batches:
-                yield WeightProblem(m, n, k, group_size)
-
-
-def quantized(problem, kind):
-    """The same problem with activations in 8 bits."""
-    from numba_marlin.problems import ActivationsProblem
-
-    return ActivationsProblem(problem.m, problem.n, problem.k, problem.group_size, activations=kind)
-
-
-def expected_us(problem, device):
-    """Of a product in 8 bits and of the quantisation of x, modelled."""
-    from numba_marlin.heuristics import rank
-
-    product = rank(problem, device)[0].figures["predicted_us"]
-    moved = 3 * problem.m * problem.k  # 2 bytes read, 1 written
-    return product + LAUNCH_US + moved / device.bandwidth_bytes * 1e6
+CODES = {"int8": "int8", "fp8": "uint8"}
 
 
 def quantizer(batch, kind):
@@ -149,7 +135,7 @@ def product(problem, candidate, weights, batch):
     return found, error
 
 
-def entrants(bench, problem):
+def entrants(bench, problem, humming=False):
     """{name: (launch, copies of its weights, configuration, error)}, every result checked."""
     from dataclasses import asdict
 
@@ -174,6 +160,9 @@ def entrants(bench, problem):
         config = {"kernel": best.kernel, **asdict(best.config)}
         found[kind] = in_turn(quantize, eight.launch), eight.copies, config, error
         found[f"quantize_{kind}"] = quantize, 1, {}, 0
+        if humming and (theirs := peer_of(kind, weights, batch)):
+            peer, error = theirs
+            found[peer.name] = peer.launch, peer.copies, peer.fields, error
     return found
 
 
@@ -193,14 +182,29 @@ def row_of(name, config, problem, us, environment, **more):
     }
 
 
+def compile_all(problems, device):
+    """What is chosen, in 16 and in 8 bits, to the disk cache, on all cores."""
+    from numba_marlin.heuristics import rank
+
+    each_type = [each for p in problems for each in (p, *(quantized(p, kind) for kind in KINDS))]
+    work = [(each, rank(each, device)[:1]) for each in each_type]
+    count = beside.script("25_every_cell/run.py").compile_all(work, device, os.cpu_count())
+    print(f"{count} kernels compiled", flush=True)
+
+
 def measure(args):
     from numba_marlin.bench.measure import Bench, Settings
     from numba_marlin.bench.timing import GraphTimer, interleave
 
     bench = Bench(Settings(rounds=args.rounds))
+    compile_all(list(cells(args.m, args.shapes, args.groups)), bench.device)
+    start = time.monotonic()
     with rows.Recorder(Path(os.environ.get("OUT", HERE)) / "results.jsonl") as out:
         for problem in cells(args.m, args.shapes, args.groups):
-            found = entrants(bench, problem)
+            if time.monotonic() - start > args.seconds:
+                print(f"stopped after --seconds {args.seconds:g}, before {problem.in_words()}")
+                return
+            found = entrants(bench, problem, args.humming)
             timers = {
                 name: GraphTimer(launch, least=max(3, copies))
                 for name, (launch, copies, _, _) in found.items()
@@ -214,7 +218,8 @@ def measure(args):
                 error = {"relative_error": float(f"{error:.3g}")} if error else {}
                 out.write(row_of(name, config, problem, us, bench.environment, **more, **error))
             medians = {name: round(median(us), 1) for name, us in times.items()}
-            print(problem.in_words(), medians, flush=True)
+            seconds = time.monotonic() - start
+            print(f"{seconds:4.0f} s {problem.in_words()}", medians, flush=True)
 
 
 def compare(args):
@@ -311,41 +316,16 @@ def target():
     return driver.describe(0) if driver.probe().usable else devices.device("H200")
 
 
-def table(found, device):
-    """A line for each cell that has all ENTRANTS."""
-    times = {}
-    for row in found:
-        key = row["k"], row["n"], row["group_size"], row["m"]
-        times.setdefault(key, {})[row["kernel"]] = row["us"]
-    lines = []
-    for problem in cells(sorted({row["m"] for row in found})):
-        cell = times.get((problem.k, problem.n, problem.group_size, problem.m), {})
-        if set(cell) < set(ENTRANTS):
-            continue
-        int8, fp8 = (cell[kind] for kind in KINDS)
-        lines.append(
-            [
-                f"{problem.k} x {problem.n}",
-                "columns" if problem.group_size == -1 else str(problem.group_size),
-                str(problem.m),
-                *(f"{cell[name]:.1f}" for name in ENTRANTS),
-                *(f"{cell[other] / us:.2f}" for us in (int8, fp8) for other in ENTRANTS[:2]),
-                *(f"{problem.flops / us * 1e-6:.0f}" for us in (int8, fp8)),
-                *(f"{expected_us(quantized(problem, kind), device):.1f}" for kind in KINDS),
-            ]
-        )
-    header = ["k x n", "groups", "m", *(f"{name}: us" for name in ENTRANTS)]
-    header += [f"{kind} of {other}" for kind in KINDS for other in ("cuBLAS", "W4A16")]
-    header += [f"{kind}: TFLOP/s" for kind in KINDS]
-    header += [f"{kind}: expected us (modelled)" for kind in KINDS]
-    return markdown(header, lines)
-
-
 def report(args):
     from numba_marlin.hardware import devices
 
     found = list(rows.newest(rows.read(RESULTS)).values())
-    body = f"{table(found, devices.device('H200'))}\n\n{origin(found)}"
+    parts = [
+        tables.beside_humming(found),
+        tables.table(found, devices.device("H200")),
+        origin(found),
+    ]
+    body = "\n\n".join(each for each in parts if each)
     replace_between(HERE / "README.md", MARKERS, body)
     picture.draw(found, ENTRANTS, HERE / "speed.png")
 
@@ -380,6 +360,11 @@ def main(arguments=None):
         small = run is check
         if run is compare:
             command.add_argument("--within", type=float, default=2)
+        if run is measure:
+            command.add_argument("--humming", action="store_true", help="beside Humming's")
+            command.add_argument(
+                "--seconds", type=float, default=math.inf, help="begin no cell after these"
+            )
         command.add_argument("--m", type=numbers, default=[200] if small else list(BATCHES))
         command.add_argument("--shapes", type=sizes, default=[(1024, 520)] if small else SHAPES)
         command.add_argument("--groups", type=numbers, default=GROUPS)

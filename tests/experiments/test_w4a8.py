@@ -1,7 +1,6 @@
 """Contract under test: the page of experiment 23 says what its rows say, and every cell has a
 configuration and an expected time."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 
 from numba_marlin.hardware import devices
 from numba_marlin.quantizers.activations import quantize_rows
+from tests import experiment_results
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "23_w4a8"
 ENVIRONMENT = {"device": "X", "driver": "1", "versions": {}, "date": "2026-01-01", "commit": "c"}
@@ -22,13 +22,12 @@ US = {
     "quantize_int8": 5.0,
     "quantize_fp8": 6.0,
 }
+HUMMING = {"humming_int8": 150.0, "humming_fp8": 40.0}
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("w4a8", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = experiment_results.module("23_w4a8", "run", monkeypatch)
     (tmp_path / "README.md").write_text((FOLDER / "README.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results.jsonl")
@@ -42,12 +41,20 @@ def test_the_page_has_every_cell_that_was_measured(run, tmp_path):
             for name, us in US.items():
                 row = run.row_of(name, {}, problem, [us] * 3, ENVIRONMENT)
                 out.write(json.dumps(row) + "\n")
+            if problem.n == 57344:  # it fails in the others
+                for name, us in HUMMING.items():
+                    row = run.row_of(name, {}, problem, [us] * 3, ENVIRONMENT)
+                    out.write(json.dumps(row) + "\n")
     run.report(SimpleNamespace())
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert (
-        page.count("| 64 | 300.0 | 200.0 | 100.0 | 50.0 | 5.0 | 6.0 | 3.00 | 2.00 | 6.00 | 4.00 |")
-        == 8
+    ours, ratios = (
+        "| 64 | 300.0 | 200.0 | 100.0 | 50.0 | 5.0 | 6.0 |",
+        "| 3.00 | 2.00 | 6.00 | 4.00 |",
     )
+    assert page.count(f"{ours}  |  {ratios}  |  |") == 6
+    assert page.count(f"{ours} 150.0 | 40.0 {ratios} 1.50 | 0.80 |") == 2
+    assert "int8 is ahead of Humming's int8 in 2 of 2 cells, 1.50 to 1.50" in page
+    assert "fp8 is ahead of Humming's fp8 in 0 of 2 cells, 0.80 to 0.80" in page
     assert "| 8192 x 8192 | columns | 64 |" in page and "Not measured yet" not in page
 
 
@@ -59,7 +66,7 @@ def test_every_cell_has_an_expected_time(run, capsys):
         for kind in run.KINDS
     ]
     assert len(found) == 2 * len(run.SHAPES) * len(run.GROUPS) * len(run.BATCHES)
-    assert min(found) > run.LAUNCH_US
+    assert min(found) > 2.5  # a launch
     run.main(["expect", "--m", "4096"])
     assert capsys.readouterr().out.count("us  y[4096") == 16
 

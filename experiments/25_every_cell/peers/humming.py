@@ -1,4 +1,5 @@
-"""Humming (PyPI: humming-kernels) as a peer of ``bench``: fp16 or bf16 x INT4 or INT8, symmetric.
+"""Humming (PyPI: humming-kernels) as a peer of ``bench``: fp16 or bf16 x INT4 or INT8, symmetric;
+``humming_int8`` and ``humming_fp8`` quantise x to 8 bits first, a scale per row.
 
 Its heuristics choose the configurations for all m at the first launch of a shape, when they are
 compiled, in parallel, with NVRTC; the results stay in HUMMING_CACHE_DIR.
@@ -15,7 +16,8 @@ except PackageNotFoundError:  # unpacked into a folder of PYTHONPATH
 
 
 @functools.lru_cache(maxsize=1)
-def layer_of(weight):
+def layer_of(weight, activations=None):
+    """activations: a type of 8 bits that x is quantised to."""
     from humming.layer import HummingLayer
     from humming.ops.weight import pack_weight
 
@@ -26,6 +28,7 @@ def layer_of(weight):
         shape_n=weight.n,
         shape_k=weight.k,
         weight_config={"dtype": f"uint{weight.bits}", "group_size": groups},
+        input_config={"dtype": activations} if activations else None,
         torch_dtype=weight.dtype,
         pad_n_to_multiple=64,
     ).cuda()
@@ -36,6 +39,18 @@ def layer_of(weight):
     return layer
 
 
-def humming(weight):
-    layer = copy.deepcopy(layer_of(weight))
+def launch_of(weight, activations=None):
+    layer = copy.deepcopy(layer_of(weight, activations))
     return lambda x, out: layer(x, outputs=out)
+
+
+def humming(weight):
+    return launch_of(weight)
+
+
+def humming_int8(weight):
+    return launch_of(weight, "int8")
+
+
+def humming_fp8(weight):
+    return launch_of(weight, "float8e4m3")

@@ -52,9 +52,9 @@ def beside(data: dict, found: dict[str, float]) -> Table:
         title="Nsight Compute's counters",
         source="measured",
         note=(
-            "ncu runs a launch alone, again and again, at a fixed clock and with cold caches: its"
-            " time is not that of a launch in a sequence. Its instructions are of machine code,"
-            " those of this profile of PTX."
+            "ncu runs a launch alone, again and again, with cold caches: its time is not that of a"
+            " launch in a sequence. Its instructions are of machine code, those of this profile of"
+            " PTX."
         ),
     )
 

@@ -118,9 +118,10 @@ def commands(data: dict) -> list[tuple[str, str]]:
     # lines that may be indented when they are pasted: a list over several lines would fall apart
     first, *more = [metric.name for metric in METRICS]
     names = "\n".join([f"M={first}", *(f"M=$M,{name}" for name in more)])
+    # clocks as they are: those that ncu sets else are lower, and times could not be compared
     ncu = (
-        "ncu --csv --page raw --print-units base --log-file ncu.csv --kernel-name"
-        f" {entry} --launch-count 1 --metrics $M {run}"
+        "ncu --csv --page raw --print-units base --clock-control none --log-file ncu.csv"
+        f" --kernel-name {entry} --launch-count 1 --metrics $M {run}"
     )
     nsys = f"nsys profile --trace cuda --output marlin {run}"
     stats = (
@@ -144,8 +145,8 @@ def continued(command: str) -> str:
 
 
 def read_ncu(path: str, entry: str) -> dict[str, float]:
-    """{metric: value} of the first launch of a kernel, times in seconds. Raises ValueError for a
-    file that is no report of ncu, or has no launch of the kernel."""
+    """{metric: value} of the first launch of a kernel, those of METRICS, times in seconds. Raises
+    ValueError for a file that is no report of ncu, or has no launch of the kernel."""
     rows = _rows(path, '"ID"', "ncu --csv")
     head = rows[0]
     if "Metric Name" in head:
@@ -156,7 +157,8 @@ def read_ncu(path: str, entry: str) -> dict[str, float]:
         raise ValueError(f"{path}: no table of ncu --csv: it has no column `Kernel Name`")
     if not found:
         raise ValueError(f"{path}: no launch of {entry} is in it")
-    return found
+    # the others are numbers of the report and attributes of the device, some hundred
+    return {metric.name: found[metric.name] for metric in METRICS if metric.name in found}
 
 
 def _of_metrics(head: list[str], rows: list[list[str]], entry: str) -> dict[str, float]:
