@@ -9,10 +9,11 @@ the 16 columns. ``thread``: Thread(warp_n, warp_k, lane, warp).
 
 **Within a block** (``share_out``): warps of the same columns have different parts of k. The first
 ``owners`` of them, min(4, warps_k), own ``own_column_blocks`` 16-column blocks each: warp_k = 0 the
-first ones, and so on. Every warp writes what others own to shared memory; each owner then adds to
-its own accumulators those of the other warps, in the order of warp_k. It keeps the result in
-``own``, in the order of ``acc``. Warps that own nothing are done. From here on everything happens
-warp by warp: no barrier of the block, no warp waits for another.
+first ones, and so on. Every warp writes what others own to shared memory; each owner then adds up
+the accumulators of all warps, its own in their place, in the order of warp_k: a column has the same
+bits wherever in a tile it stands, so that a part of a weight's columns gives those of the whole. It
+keeps the result in ``own``, in the order of ``acc``. Warps that own nothing are done. From here on
+everything happens warp by warp: no barrier of the block, no warp waits for another.
 
 **Between blocks** (stream-K's fix-up), for each owner warp apart: each block that shares a tile
 leaves its partial result in the workspace, then counts itself in at a lock of the tile and owner,
@@ -84,6 +85,9 @@ def output_verbs(lang, config):
                     own[i] = acc[owner * cfg.own_floats + i]
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
         if thread.warp_k < cfg.owners:
+            total = cuda.local.array(cfg.own_floats, float32)
+            for i in range(cfg.own_floats):
+                total[i] = float32(-0.0)  # the number that an addition leaves as it is
             for sender in range(cfg.warps_k - 1):
                 address = (
                     lane_address + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
@@ -91,7 +95,12 @@ def output_verbs(lang, config):
                 for v in range(cfg.vectors):
                     d = ptx.ld_shared_v4_f32(address + WARP_VECTOR_BYTES * v)
                     for r in range(4):
-                        own[4 * v + r] += d[r]
+                        i = 4 * v + r
+                        with_own = total[i] + own[i]
+                        total[i] = (with_own if sender == thread.warp_k else total[i]) + d[r]
+            for i in range(cfg.own_floats):
+                with_own = total[i] + own[i]
+                own[i] = with_own if thread.warp_k == cfg.warps_k - 1 else total[i]
         # Before anybody sends the next tile's accumulators over these
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
 
