@@ -112,8 +112,8 @@ def quantize(x, codes, scales, shared, brain, fp8):
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     # of 16 numbers, in a group
     units = np.uint32(codes.shape[1]) // np.uint32(4 * scales.shape[1])
-    first, end = group * units, (group + np.uint32(1)) * units
-    step = np.uint32(cuda.blockDim.x)
+    first = group * units
+    end, step = first + units, np.uint32(cuda.blockDim.x)
     largest, unit = np.int32(0), first + thread
     while unit < end:
         largest = larger_of(largest, sixteen_numbers(x, row, unit))
