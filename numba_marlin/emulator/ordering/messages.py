@@ -163,37 +163,68 @@ class Messages:
             left.add((order.scope, block), self.clocks.release(lanes))
         elif self.fenced:
             for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                if thread in self.fenced:
-                    scope, news, clock = self.fenced[thread]
-                    page = news.page.copy()
-                    page[thread - block * self.clocks.per_block] = clock
-                    left.add((scope, block), news._replace(page=page))
+                self._send_fenced(left, thread, block)
+
+    def _send_fenced(self, left: Left, thread: int, block: int) -> None:
+        if thread in self.fenced:
+            scope, news, clock = self.fenced[thread]
+            page = news.page.copy()
+            page[thread - block * self.clocks.per_block] = clock
+            left.add((scope, block), news._replace(page=page))
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
-        """A read by ``lanes`` (of one block) of what was left."""
-        block, all_known = self.block_of(lanes), False
-        for key, tell in left.heard(self.members[block]):
-            scope, sender = key
-            if all_known and scope == GPU:
+        """A read by ``lanes`` of what was left."""
+        everyone = bool(left.log.items) and order.acquires and order.scope == GPU
+        if everyone:
+            self.clocks.acquire(lanes, left.log.until(len(left.log.items)))
+            if not left.narrow:
+                return
+        threads = self.clocks.thread_of[lanes.sel]
+        blocks = threads // self.clocks.per_block
+        for block in sorted(set(blocks.reshape(-1).tolist())):
+            mine = blocks == block
+            part = lanes if mine.all() else lanes.narrow(mine)
+            for key, tell in left.heard(self.members[block]):
+                scope, sender = key
+                if everyone and scope == GPU:
+                    continue
+                if (
+                    order.acquires
+                    and self.spans(scope, sender, block)
+                    and self.spans(order.scope, block, sender)
+                ):
+                    self.clocks.acquire(part, tell())
+                else:
+                    self._hear(left, threads[mine].tolist(), key, tell)
+
+    def _hear(self, left: Left, threads: Iterable[int], key: Key, tell: Tell) -> None:
+        """They have read what ``tell`` says, for a fence to come."""
+        both: dict[Tell, Tell] = {}  # by what was heard before: lanes share that
+        for thread in threads:
+            heard = self.unheard.setdefault(thread, {})
+            held, since = heard.get(key, (tell, left.since))
+            if since is left.since:
+                heard[key] = tell, since
                 continue
-            if (
-                order.acquires
-                and self.spans(scope, sender, block)
-                and self.spans(order.scope, block, sender)
-            ):
-                self.clocks.acquire(lanes, tell())
-                all_known |= sender == EVERYONE
+            if held not in both:
+                both[held] = partial(told, self.clocks.unions.both(held(), tell()))
+            heard[key] = both[held], left.since
+
+    def in_turn(self, keys: Iterable[tuple], lanes: Lanes, order: Order) -> None:
+        """Atomics that do not acquire: of each lane, one after the other, at its one of ``keys``."""
+        threads = self.clocks.thread_of[lanes.sel].reshape(-1).tolist()
+        news = self.clocks.releases(lanes) if order.releases else []
+        for index, (key, thread) in enumerate(zip(keys, threads)):
+            block, left = thread // self.clocks.per_block, self.places.get(key)
+            if left is None:
+                left = self.places[key] = self.left()
             else:
-                both: dict[Tell, Tell] = {}  # by what was heard before: lanes share that
-                for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                    heard = self.unheard.setdefault(thread, {})
-                    held, since = heard.get(key, (tell, left.since))
-                    if since is left.since:
-                        heard[key] = tell, since
-                        continue
-                    if held not in both:
-                        both[held] = partial(told, self.clocks.unions.both(held(), tell()))
-                    heard[key] = both[held], left.since
+                for each, tell in left.heard(self.members[block]):
+                    self._hear(left, (thread,), each, tell)
+            if order.releases:
+                left.add((order.scope, block), news[index])
+            else:
+                self._send_fenced(left, thread, block)
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -215,7 +246,7 @@ class Messages:
         self.has_fenced[self.clocks.thread_of[lanes.sel]] = True
 
     def at(self, key: tuple, lanes: Lanes, order: Order, reads: bool, writes: bool) -> None:
-        """A strong access by ``lanes`` of one block to one place."""
+        """A strong access by ``lanes`` to one place; by those of one block if it ``writes``."""
         if reads and key in self.places:
             self.receive(self.places[key], lanes, order)
         if writes:
