@@ -231,17 +231,17 @@ class Clocks:
                 head = line[: len(page)]
                 np.maximum(head, page, out=head)
         if self.awaited:
-            before = max(int(page[self.per_block]) for _, page in news.pages())
+            before = max((int(page[self.per_block]) for _, page in news.pages()), default=0)
             np.maximum(own[:, self.per_block], before, out=own[:, self.per_block])
         grown = (own != self.own[numbers]).any(axis=1).tolist()
-        shared = self._used_by_others(groups)
-        joined: dict[int, dict] = {}  # by what was known of other blocks: rows share that
+        shared, spare = self._used_by_others(groups), self._new_rows(len(groups))
+        joined: dict[int, tuple] = {}  # with what rows know of other blocks, which they share
         last: dict[int, int] = {}
         for line, more, row_is_shared, (row, block, mine) in zip(own, grown, shared, groups):
             held, target = self.others.get(row, NO_PAGES), row
-            others = joined.get(id(held)) if news.block == NOBODY else None
-            if others is None:
-                others = joined[id(held)] = self.unions.of(held, news.of)
+            if id(held) not in joined:
+                joined[id(held)] = held, self.unions.of(held, news.of)
+            others = joined[id(held)][1]
             if news.block not in (block, NOBODY):
                 others = self.unions.with_page(News(others), News({}, news.block, news.page)).of
             twin = last.get(block)
@@ -253,15 +253,14 @@ class Clocks:
                 target = twin
             elif more or others is not held:
                 if row == NOTHING or row_is_shared:
-                    if not self.free:  # those taken so far are in use
-                        self.row_of[lanes.sel] = part
-                    target = self._new_row()
+                    target = spare.pop()
                 self.own[target] = line
                 if others:
                     self.others[target] = others
             last[block] = target
             if target != row:
                 rows[mine] = target
+        self.free += spare
         self.row_of[lanes.sel] = part
 
     def _used_by_others(self, groups) -> list[bool]:
@@ -287,22 +286,27 @@ class Clocks:
         row = rows[:, 0].copy()
         used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
         fresh = np.flatnonzero((row == NOTHING) | (used[row] > rows.shape[1]) | apart)
-        old = row[fresh]
-        for index in fresh.tolist():
-            others = NO_PAGES
+        if fresh.size:
+            new = self._new_rows(len(fresh))
             if self.others:
-                for each in set(rows[index].tolist()):
-                    others = self.unions.of(others, self.others.get(each, NO_PAGES))
-            row[index] = self._new_row()
-            self.row_of[warps[index]] = row[index]
-            if others:
-                self.others[int(row[index])] = others
-        self.own[row[fresh]] = self.own[old]
+                self._put_together(new, rows[fresh])
+            self.own[new] = self.own[row[fresh]]
+            row[fresh] = new
+            self.row_of[warps[fresh]] = row[fresh, None, None]
         threads = self.thread_of[warps].reshape(len(warps), -1)
         first = threads[:, :1] // self.per_block * self.per_block
         self.own[row[:, None], threads - first] = self.clock[threads]
         self.clock[threads] += 1
         return done
+
+    def _put_together(self, new: list[int], rows: np.ndarray) -> None:
+        """Each of ``new`` gets what its ``rows`` [new, threads] know of other blocks."""
+        index, column = np.nonzero(np.diff(rows, axis=1, prepend=-1))  # where others begin
+        for place, row in zip(index.tolist(), rows[index, column].tolist()):
+            others = self.others.get(row)
+            if others:
+                target = new[place]
+                self.others[target] = self.unions.of(self.others.get(target, NO_PAGES), others)
 
     def learn(self, lanes: Lanes, column: int, count: int) -> None:
         """``lanes`` have seen what belongs to ``column`` up to ``count``."""
@@ -327,15 +331,17 @@ class Clocks:
             for key, start, end in zip(keys[starts].tolist(), starts.tolist(), ends)
         ]
 
-    def _new_row(self) -> int:
-        if not self.free:
+    def _new_rows(self, count: int) -> list[int]:
+        if len(self.free) < count:
             used = np.zeros(len(self.own), bool)
             used[self.row_of] = used[NOTHING] = True
             self.free = np.flatnonzero(~used)[::-1].tolist()
             for row in self.free:
                 self.others.pop(row, None)
-            if len(self.free) < len(self.own) // 2:
+            while len(self.free) < max(count, len(self.own) // 2):
                 more = len(self.own)
                 self.own = np.pad(self.own, ((0, more), (0, 0)))
                 self.free += range(more, 2 * more)
-        return self.free.pop()
+        taken = self.free[len(self.free) - count :]
+        del self.free[len(self.free) - count :]
+        return taken
