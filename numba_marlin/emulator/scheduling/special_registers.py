@@ -183,9 +183,7 @@ MAKERS: dict[str, Callable[[SpecialRegisters], object]] = {
             *(("globaltimer", 0), ("globaltimer_lo", 0), ("globaltimer_hi", 32)),
         )
     },
-    "%cluster_ctarank": lambda made: (
-        (made.slot_of % made.execution.cluster.size).astype(np.uint32)
-    ),
+    "%cluster_ctarank": lambda made: (made.slot_of % made.execution.cluster.size).astype(np.uint32),
     "%is_explicit_cluster": explicit_cluster,
     "%nwarpid": lambda made: Constant(np.uint64(made.per_block)),
     "%nsmid": of_execution(lambda each: each.placement.slots),
