@@ -197,7 +197,7 @@ def test_the_later_of_two_pages_is_one_of_them_where_it_can_be(one, other):
     st.lists(st.integers(1, 20), min_size=1, max_size=30),
 )
 def test_what_is_made_of_a_log_is_its_items_together(left, counts):
-    log = Log(Unions())
+    log = Log(Unions(), 1 << 12)
     for block, page, own in left:
         log.items.append(News({}, block, page) if own else News({block: page}, NOBODY, None))
     for count in counts:
@@ -218,7 +218,7 @@ def test_readers_of_before_and_after_may_ask_a_log_in_turn():
             taken.append(len(others))
             return super().all(news, others)
 
-    log = Log(Counted())
+    log = Log(Counted(), 1 << 12)
     for step in range(1, 50):
         log.items.append(News({}, 0, np.array([step])))
         for count in (step, step - 1, step, step - 1):

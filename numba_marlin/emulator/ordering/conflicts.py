@@ -282,8 +282,8 @@ class Conflicts:
     def _synchronise(
         self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
     ) -> None:
-        """What strong accesses hear and leave: atomics one lane after the other, others together
-        where they are of one block and place."""
+        """What strong accesses hear and leave: atomics one lane after the other, stores together
+        where they are of one block and place, loads where they are of one place."""
         first, threads, messages = units[..., 0], self.clocks.thread_of[lanes.sel], self.messages
         if kind == "load" or not order.releases:
             heard = shadow.objects[first]  # elsewhere there is nothing to hear,
@@ -298,11 +298,16 @@ class Conflicts:
             shadow.objects[first], shadow.touched = True, True
         reads, writes = kind != "store", kind != "load"
         if kind == "atomic":
-            for index in np.ndindex(*lanes.shape):
-                place = id(shadow), int(first[index])
+            places = [(id(shadow), unit) for unit in first.reshape(-1).tolist()]
+            if not order.acquires:
+                messages.in_turn(places, lanes, order)
+                return
+            for index, place in zip(np.ndindex(*lanes.shape), places):
                 messages.at(place, lanes.one(index), order, reads, writes)
             return
-        keys = first * self.blocks + threads // self.clocks.per_block
+        keys = first * self.blocks
+        if writes:  # each takes the place of those before
+            keys = keys + threads // self.clocks.per_block
         for key in np.unique(keys).tolist():
             mine = keys == key
             part = lanes if mine.all() else lanes.narrow(mine)

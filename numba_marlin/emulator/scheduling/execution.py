@@ -31,7 +31,7 @@ from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
 from numba_marlin.emulator.scheduling.placing import align, lay_out, lay_out_frames, rebase
 from numba_marlin.emulator.scheduling.provenance import Provenance
-from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
+from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, SpecialRegisters
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
@@ -202,21 +202,18 @@ class Execution(Binder):
         self.clock: Callable[[int], int] = lambda pc: 0
         self.weak: WeakMemory | None = None  # set by Machine.run, if its schedule asks for it
         self.undefined: Undefined | None = None  # set when the instructions are bound
-        self._special = special_registers(self, by_slot)
+        self._special = SpecialRegisters(self, by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
         x, y = self.grid[0], self.grid[1]
         per_block = self.placement.warps_per_block
         for slot, number in zip(slots, numbers):
-            where = (number % x, number // x % y, number // (x * y))
+            self.placement.block_of[slot] = number % x, number // x % y, number // (x * y)
             rows = slice(slot * per_block, (slot + 1) * per_block)
-            self.placement.block_of[slot] = where
             self.placement.live[rows] = self.placement.initial_mask
-            for axis, value, size in zip("xyz", where, self.cluster.shape):
-                self._special[f"%ctaid.{axis}"][rows] = value
-                self._special[f"%clusterid.{axis}"][rows] = value // size
-                self._special[f"%cluster_ctaid.{axis}"][rows] = value % size
+        where = np.array([self.placement.block_of[slot] for slot in slots], np.uint32)
+        self._special.place(slots, where.reshape(-1, 3).T)
         whole = len(slots) == self.placement.slots  # the first blocks: all at once is faster
         for section in (
             [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]

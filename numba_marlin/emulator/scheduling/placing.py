@@ -18,8 +18,10 @@ def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel
     Module-scope variables count when the kernel's text names them, as ptxas does. All [] arrays
     start at the same place.
     """
-    used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
-    mine = [v for v in variables if v.space == space and v.name in used]
+    mine = [v for v in variables if v.space == space]
+    if mine:
+        used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
+        mine = [v for v in mine if v.name in used]
     mine += [v for v in kernel.variables if v.space == space and not v.frame]
     placed, end, alignment = [], base, DYNAMIC_ALIGNMENT
     for variable in mine:
