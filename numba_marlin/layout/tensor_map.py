@@ -161,14 +161,19 @@ _PTX_TYPES = {
     9: "float64",
     10: "bfloat16",
 }
+# Of rank 1, which is what a rank of 0 means to tensormap.replace.
+_EMPTY = _FORMAT.pack(_MAGIC, 0, 1, 0, 0, 0, *[0] * 5, 1, *[0] * 9).ljust(ENCODED_BYTES, b"\0")
 _ONLY = {"element_stride": 1, "interleave_layout": 0, "swizzle_atomicity": 0, "fill_mode": 0}
 
 
 def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> bytes:
     """``encoded``, a map of this format, with one field as tensormap.replace has it: its numbers
     and its order of dimensions, innermost first; global_stride in bytes, 0 being that of dimension
-    1. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
+    1. Bytes that are all zero become a map: kernels that make one begin with these, and set every
+    field. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
     bytes, and for a value that TensorMap does not have."""
+    if encoded == bytes(ENCODED_BYTES):
+        encoded = _EMPTY
     if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
         raise ValueError(f"bytes that begin with {encoded[:8]!r} are no tensor map of numba_marlin")
     magic, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)

@@ -66,6 +66,16 @@ PLANTED = [
         "count 0 must be between 1 and 1048575",
     ),
     Planted(
+        "a wait for a phase whose parity is -1",
+        "mbarrier-parity",
+        """.shared .align 8 .b64 b; mov.u32 %r2, b; setp.ne.u32 %q0, %t, 0; @%q0 bra G;
+        mbarrier.init.shared.b64 [%r2], 1; mov.u32 %r3, -1;
+        mbarrier.try_wait.parity.shared.b64 %q1, [%r2], %r3; // BAD
+        G: bar.sync 0;""",
+        ("%r3, -1;", "%r3, 1;"),
+        "a phase's parity is 0 or 1, not 4294967295",
+    ),
+    Planted(
         "a bulk copy signals an mbarrier without a fence since its init",
         "mbarrier-init-fence",
         """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
