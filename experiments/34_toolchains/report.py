@@ -29,9 +29,7 @@ def summary(rows: list[dict]) -> list[str]:
     ]
     groups = dict.fromkeys((row["toolchain"], row["target"]) for row in rows)
     for toolchain, target in sorted(groups, key=lambda key: (list(NAMES).index(key[0]), key[1])):
-        mine = [
-            row for row in rows if (row["toolchain"], row["target"]) == (toolchain, target)
-        ]
+        mine = [row for row in rows if (row["toolchain"], row["target"]) == (toolchain, target)]
         lines.append(line_of(NAMES[toolchain], target, mine))
     return [*lines, line_of("all", "", rows)]
 
@@ -87,6 +85,4 @@ def tables(rows: list[dict]) -> str:
 def write(results: Path, page: Path) -> None:
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    page.write_text(
-        f"{before}{BEGIN}\n{tables(rows_of(results))}\n{END}{after}", encoding="utf-8"
-    )
+    page.write_text(f"{before}{BEGIN}\n{tables(rows_of(results))}\n{END}{after}", encoding="utf-8")

@@ -14,7 +14,11 @@ def attention(
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1) * T * D
-    rows, columns, width = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, D)
+    rows, columns, width = (
+        tl.program_id(0) * BM + tl.arange(0, BM),
+        tl.arange(0, BN),
+        tl.arange(0, D),
+    )
     query = tl.load(q + head + rows[:, None] * D + width[None, :])
     top = tl.full((BM,), -float("inf"), tl.float32)
     total, sums = tl.zeros((BM,), tl.float32), tl.zeros((BM, D), tl.float32)
@@ -29,7 +33,10 @@ def attention(
         total, top = total * less + tl.sum(weight, 1), new
         value = tl.load(v + head + (start + columns)[:, None] * D + width[None, :])
         sums = tl.dot(weight.to(value.dtype), value, sums * less[:, None])
-    tl.store(out + head + rows[:, None] * D + width[None, :], (sums / total[:, None]).to(q.dtype.element_ty))
+    tl.store(
+        out + head + rows[:, None] * D + width[None, :],
+        (sums / total[:, None]).to(q.dtype.element_ty),
+    )
     tl.store(most + tl.program_id(1) * T + rows, top + tl.log(total))
 
 
@@ -131,7 +138,11 @@ def norm_backward(
 def _(case, values):
     rows, n = 8, 100
     x, dy, weight = values.normal(rows, n), values.normal(rows, n), values.normal(n)
-    dx, dw, lock = poisoned(x.shape, np.float32), np.zeros((2, n), np.float32), np.zeros(2, np.int32)
+    dx, dw, lock = (
+        poisoned(x.shape, np.float32),
+        np.zeros((2, n), np.float32),
+        np.zeros(2, np.int32),
+    )
     launch(case, norm_backward, rows, x, dy, weight, dx, dw, lock, n, 1e-5, GROUPS=2, B=128)
     exact = x.astype(np.float64)
     centred = exact - exact.mean(1, keepdims=True)
@@ -139,8 +150,11 @@ def _(case, values):
     normed, inner = centred * scale, weight * dy.astype(np.float64)
     c1, c2 = (normed * inner).mean(1, keepdims=True), inner.mean(1, keepdims=True)
     value = (inner - (normed * c1 + c2)) * scale
-    magnitude = (np.abs(inner) + np.abs(normed) * np.abs(normed * inner).mean(1, keepdims=True)
-                 + np.abs(inner).mean(1, keepdims=True)) * scale
+    magnitude = (
+        np.abs(inner)
+        + np.abs(normed) * np.abs(normed * inner).mean(1, keepdims=True)
+        + np.abs(inner).mean(1, keepdims=True)
+    ) * scale
     case.expect(dx, value, 128 * 2**-23 * magnitude)
     parts = (dy * normed).reshape(4, 2, n).sum(0)
     case.expect(dw, parts, 128 * 2**-23 * np.abs(dy * normed).reshape(4, 2, n).sum(0) + 2**-20)
@@ -185,7 +199,10 @@ def convolution(x, w, y, H, W, C: tl.constexpr, F: tl.constexpr, B: tl.constexpr
 @case("convolution of 3 x 3 by products")
 def _(case, values):
     h, w, c, f = 12, 10, 16, 32
-    x, weight = values.normal(h, w, c, dtype=np.float16), values.normal(3, 3, c, f, dtype=np.float16)
+    x, weight = (
+        values.normal(h, w, c, dtype=np.float16),
+        values.normal(3, 3, c, f, dtype=np.float16),
+    )
     y = poisoned((h, w, f), np.float32)
     launch(case, convolution, 4, x, weight, y, h, w, C=c, F=f, B=32)
 
@@ -279,7 +296,9 @@ def _(case, values):
 
 
 @triton.jit
-def grouped(a, b, c, sizes, K: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, GROUPS: tl.constexpr):
+def grouped(
+    a, b, c, sizes, K: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, GROUPS: tl.constexpr
+):
     start = 0
     depth, columns = tl.arange(0, K), tl.arange(0, N)
     for group in range(GROUPS):

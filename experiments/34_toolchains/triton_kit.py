@@ -20,7 +20,9 @@ NAMES = {
     "float8_e4m3fn": "fp8e4nv",
     "float8_e5m2": "fp8e5",
     "bool": "i1",
-    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+    },
 }
 MAP_TYPES = {
     **{"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "i32": "int32", "u32": "uint32"},

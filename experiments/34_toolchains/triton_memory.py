@@ -160,7 +160,10 @@ def gather_rows(table, index, y, WIDTH: tl.constexpr, B: tl.constexpr):
 
 @case("embedding: rows by index")
 def _(case, values):
-    table, index = values.normal(40, 32, dtype=np.float16), values.integers(0, 40, 64, dtype=np.int64)
+    table, index = (
+        values.normal(40, 32, dtype=np.float16),
+        values.integers(0, 40, 64, dtype=np.int64),
+    )
     y = poisoned((64, 32), np.float16)
     launch(case, gather_rows, 2, table, index, y, WIDTH=32, B=32)
     case.expect(y, table[index])

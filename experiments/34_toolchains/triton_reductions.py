@@ -79,9 +79,7 @@ def add_reduction(title, function, reference, other, dtype, warps):
         y = poisoned(ROWS, of)
         floats = np.dtype(dtype).kind not in "iu"
         given = float(other) if floats else other
-        launch(
-            case, reduce_rows, ROWS, x, y, COLUMNS, given, F=function, B=WIDTH, num_warps=warps
-        )
+        launch(case, reduce_rows, ROWS, x, y, COLUMNS, given, F=function, B=WIDTH, num_warps=warps)
         exact = x.astype(np.float64) if floats else x
         value = np.array([reference(row) for row in exact]).astype(None if floats else of)
         if title in ("sum", "product") and floats:

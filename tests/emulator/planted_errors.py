@@ -118,6 +118,28 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         threads=64,
     ),
     Planted(
+        "every lane of a warp issues the same bulk store",
+        "benign-race",
+        """.shared .align 16 .b8 s[128]; mov.u32 %r2, s; mad.lo.u32 %r3, %t, 4, %r2;
+        st.shared.u32 [%r3], %t; fence.proxy.async; bar.warp.sync -1; setp.ne.u32 %q0, %t, 0;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r2], 128; // BAD
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""",
+        (" cp.async.bulk.global", " @!%q0 cp.async.bulk.global"),
+        "benign: both write the same value",
+    ),
+    Planted(
+        "lanes store different bytes to one place by bulk copies",
+        "race",
+        """.shared .align 16 .b8 s[32]; mov.u32 %r2, s; mad.lo.u32 %r2, %t, 16, %r2;
+        mul.wide.u32 %rd1, %t, 16; add.u64 %rd2, %rd1, %p0; mov.u32 %r4, 5; mov.u32 %r5, 6;
+        st.shared.v4.u32 [%r2], {%r4, %r5, %r4, %t}; fence.proxy.async;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r2], 16; // BAD
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""",
+        ("[%p0]", "[%rd2]"),
+        "missing-read-wait",
+        threads=2,
+    ),
+    Planted(
         "warps write different values to one word",
         "race",
         """shr.u32 %r1, %t, 5; mul.wide.u32 %rd1, %r1, 4; add.u64 %rd2, %rd1, %p0;

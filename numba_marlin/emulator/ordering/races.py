@@ -207,9 +207,9 @@ class HappensBefore(Conflicts):
             self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc))
         )
 
-    def far_side(self, copy: Copy, starts: np.ndarray, nbytes: int) -> None:
+    def far_side(self, copy: Copy, starts: np.ndarray, nbytes: int, changed=None) -> None:
         """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in
-        one buffer."""
+        one buffer. ``changed(copy, buffer)``: which bytes of it a store will change."""
         buffer = self.memory.globals.find(int(starts[0]))
         shadow = None if buffer is None or not nbytes else self.of_buffer(buffer)
         if shadow is None:
@@ -218,7 +218,10 @@ class HappensBefore(Conflicts):
         loads = copy.fetch is not None
         # a reduction is an atomic access
         way = marks.STRONG_GPU if copy.ins.root.startswith("cp.reduce") else marks.BULK
-        self._check(copy.ins, copy.lanes, shadow, units, not loads, way)
+        same = None
+        if way == marks.BULK and not loads:
+            same = lambda: ~changed(copy, buffer)[shadow.bytes_of(units)].any(-1)  # noqa: E731
+        self._check(copy.ins, copy.lanes, shadow, units, not loads, way, same)
         if loads:
             return
         _, column = self._columns_of_stores(copy)
