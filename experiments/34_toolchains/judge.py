@@ -138,5 +138,5 @@ def without_races(case) -> str:
 
 def clean(text: str) -> str:
     """Without folders of this computer, in one line, and not too long."""
-    text = " ".join(re.sub(r"/[^\s:,]*/", "", text).split())
+    text = " ".join(re.sub(r"(?<!\w)/[^\s:,]*/", "", text).split())
     return text[:MOST_SAID]

@@ -1,7 +1,7 @@
 """Kernels of other toolchains' own compilers on the PTX machine.
 
     python experiments/34_toolchains/run.py make [TOOLCHAIN ...] [--only WORD]     # cases
-    python experiments/34_toolchains/run.py measure [TOOLCHAIN ...] [--only WORD]  # into results.jsonl
+    python experiments/34_toolchains/run.py measure [TOOLCHAIN ...] [--only WORD]  # results.jsonl
     python experiments/34_toolchains/run.py report                                 # README's tables
 
 ``make`` compiles where a toolchain is installed, and writes what it would launch to a folder below
