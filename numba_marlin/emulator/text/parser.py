@@ -58,8 +58,8 @@ T = TypeVar("T")
 
 def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
     """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
-    is none. NUL bytes at its end are dropped, as by a driver: NVRTC gives a C string. PtxSyntaxError,
-    UnknownInstruction, LimitExceeded: with the line."""
+    is none. NUL bytes at its end are dropped, as by a driver: NVRTC gives a C string.
+    PtxSyntaxError, UnknownInstruction, LimitExceeded: with the line."""
     parser = Parser(text.rstrip("\0"), root_of)
     return parser.guarded(parser.module)
 
