@@ -23,9 +23,7 @@ SLOTS = 16  # arguments of a call at most
 HOOK = """typedef long (*Hook)(const char *, long *);
 extern "C" { Hook numba_marlin_hook = 0; void cuda_dialect_assert_success(int) {} }
 """
-# cuTensorMapEncodeTiled's numbers
-TYPES = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
-TYPES += ("bfloat16", "float32", "float32", "float32")
+MAP_BYTES = 128
 SWIZZLES = (0, 32, 64, 128)
 DLPACK = {"i": 0, "u": 1, "f": 2}  # type codes; bfloat16 is 4
 ATTRIBUTE_CLUSTER = 4
@@ -52,6 +50,30 @@ def runtime() -> Path:
     command = ["g++", "-shared", "-fPIC", "-w", "-o", str(library), str(folder / "runtime.cc")]
     subprocess.run(command, check=True)
     return library
+
+
+def own_map(found: bytes) -> bytes:
+    """A tensor map as the DSL's host code writes it for the hardware, as one of the machine's.
+
+    Its fields, seen by what host code writes for known tensors: the address; a word of rank - 1
+    (3 bits from bit 4), the type by tensormap.replace's numbers (4 bits from bit 7) and the swizzle
+    (2 bits from bit 13); strides in units of 16 bytes; sizes - 1; element strides and sizes of
+    the box - 1, a byte each from byte 55 on. Innermost dimension first.
+    """
+    from numba_marlin.layout.tensor_map import _PTX_TYPES, ELEMENT_BYTES, TensorMap
+
+    words = np.frombuffer(found, np.uint32).tolist()
+    rank, of = 1 + (words[2] >> 4 & 7), _PTX_TYPES[words[2] >> 7 & 15]
+    strides = [16 * each for each in words[3 : 2 + rank]]
+    shape = [1 + each for each in words[8 : 8 + rank]]
+    box = [1 + each for each in found[55 : 55 + rank]]
+    return TensorMap(
+        of,
+        shape[::-1],
+        [*strides[::-1], ELEMENT_BYTES[of]],
+        box[::-1],
+        SWIZZLES[words[2] >> 13 & 3],
+    ).encode(words[0] | words[1] << 32)
 
 
 class Recorder:
@@ -102,23 +124,6 @@ class Recorder:
         ctypes.c_uint64.from_address(given[0]).value = self.case.put(array)
         return 0
 
-    def cuTensorMapEncodeTiled(self, given) -> int:
-        """(map, type, rank, address, dimensions, strides, box, element strides, interleave,
-        swizzle, promotion, fill), innermost dimension first."""
-        from numba_marlin.layout.tensor_map import ELEMENT_BYTES, TensorMap
-
-        out, kind, rank, address, dims, strides, box, steps, interleave, swizzle = given[:10]
-        kind, rank, swizzle = (each & 0xFFFFFFFF for each in (kind, rank, swizzle))
-        of = TYPES[kind]
-        shape = [ctypes.c_uint64.from_address(dims + 8 * i).value for i in range(rank)]
-        bytes_of = [ctypes.c_uint64.from_address(strides + 8 * i).value for i in range(rank - 1)]
-        boxes = [ctypes.c_uint32.from_address(box + 4 * i).value for i in range(rank)]
-        made = TensorMap(
-            of, shape[::-1], [*bytes_of[::-1], ELEMENT_BYTES[of]], boxes[::-1], SWIZZLES[swizzle]
-        )
-        ctypes.memmove(out, made.encode(address), 128)
-        return 0
-
     def cudaLaunchKernelEx(self, given) -> int:
         """(configuration, kernel, addresses of the arguments)"""
         words = (ctypes.c_uint32 * 6).from_address(given[0])
@@ -142,6 +147,7 @@ class Recorder:
             ctypes.string_at(pointers[number], parameter.size)
             for number, parameter in enumerate(Machine(self.text).kernel(name).parameters)
         ]
+        values = [own_map(each) if len(each) == MAP_BYTES else each for each in values]
         self.case.launch(self.text, name, tuple(grid), tuple(block), values, shared, cluster)
 
 
