@@ -114,6 +114,16 @@ OWN = (
         " `warp_specialize`: seen in its code, not probed here. The lowest bit is taken",
     ),
     Check(
+        "wgmma-fence",
+        UNDEFINED,
+        "a wgmma on registers that were written, or never fenced, since the last wgmma.fence of its"
+        " warp",
+        "[the ISA](#asynchronous-warpgroup-level-matrix-instructions-wgmma-fence) wants one before"
+        " the first wgmma and behind every other access to its registers. CUTLASS's persistent"
+        " examples of the CuTe DSL set their accumulators to zero and go without: seen in their"
+        " code, not probed here",
+    ),
+    Check(
         "bulk-store-at-end",
         UNDEFINED,
         "a block that ends while a bulk store, never waited for, may be reading its shared memory",

@@ -87,6 +87,21 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         "no fence.mbarrier_init or fence.proxy.async since it was initialised",
     ),
     Planted(
+        "accumulators are set to zero behind the fence of a wgmma",
+        "wgmma-fence",
+        """.shared .align 1024 .b8 s[4096]; mov.u32 %r2, s; mad.lo.u32 %r3, %t, 32, %r2;
+        mov.u32 %r4, 0; st.shared.v4.u32 [%r3], {%r4, %r4, %r4, %r4};
+        st.shared.v4.u32 [%r3+16], {%r4, %r4, %r4, %r4}; fence.proxy.async.shared::cta; bar.sync 0;
+        shr.u32 %r2, %r2, 4; cvt.u64.u32 %rd1, %r2; or.b64 %rd1, %rd1, 0x1000080000;
+        setp.eq.u32 %q1, %r4, 0; wgmma.fence.sync.aligned;
+        mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0; // FENCE
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %rd1, %rd1, %q1,1,1,0,0; // BAD
+        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;""",
+        ("// FENCE", "wgmma.fence.sync.aligned;"),
+        "was written, or never fenced, since the last wgmma.fence",
+        threads=128,
+    ),
+    Planted(
         "a block ends without waiting for its bulk store",
         "bulk-store-at-end",
         """.shared .align 16 .b8 d[128]; mov.u32 %r1, d; mad.lo.u32 %r2, %t, 4, %r1;
