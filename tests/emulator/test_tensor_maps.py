@@ -85,6 +85,17 @@ def test_a_map_in_global_memory():
     assert decoded.swizzle == 128
 
 
+def test_behind_the_last_dimension_only_nothing_may_be_written():
+    """CUTLASS's grouped products set sizes and strides of all five dimensions."""
+    encoded = TensorMap("float16", (8, 64), (128, 2), (8, 64)).encode(64)
+    for dimension in (2, 3, 4):
+        assert maps.replaced(encoded, "global_dim", 1, dimension) == encoded
+        assert maps.replaced(encoded, "global_stride", 0, dimension - 1) == encoded
+        for field, at in (("global_dim", dimension), ("global_stride", dimension - 1)):
+            with pytest.raises(ValueError, match="is none of 2 dimensions"):
+                maps.replaced(encoded, field, 16, at)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3, 5])
 def test_the_rank_counts_from_zero_and_dimensions_from_the_innermost(rank):
     described = TensorMap("uint8", (4, 6, 32), (192 * 2, 64, 1), (2, 3, 16))
