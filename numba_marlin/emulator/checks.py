@@ -106,6 +106,24 @@ OWN = (
         " H200. Here there is no mbarrier afterwards, and any use of it is an error",
     ),
     Check(
+        "mbarrier-parity",
+        UNDEFINED,
+        "a wait for a phase of an mbarrier whose parity is neither 0 nor 1",
+        "[the ISA](#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-"
+        "mbarrier-try-wait) has no other. Triton 3.9 waits with -1 for 1 in a loop with"
+        " `warp_specialize`: seen in its code, not probed here. The lowest bit is taken",
+    ),
+    Check(
+        "wgmma-fence",
+        UNDEFINED,
+        "a wgmma on registers that were written, or never fenced, since the last wgmma.fence of its"
+        " warp",
+        "[the ISA](#asynchronous-warpgroup-level-matrix-instructions-wgmma-fence) wants one before"
+        " the first wgmma and behind every other access to its registers. CUTLASS's persistent"
+        " examples of the CuTe DSL set their accumulators to zero and go without: seen in their"
+        " code, not probed here",
+    ),
+    Check(
         "bulk-store-at-end",
         UNDEFINED,
         "a block that ends while a bulk store, never waited for, may be reading its shared memory",

@@ -132,8 +132,8 @@ class BarrierMisuse(MachineError):
 
 
 class RegisterHazard(MachineError):
-    """A register of a wgmma or tcgen05.ld touched before the wait for it, or of a wgmma written
-    without a wgmma.fence before it."""
+    """A register of a wgmma or tcgen05.ld touched before the wait for it. One of a wgmma written
+    without a wgmma.fence before it is an error of this kind too, of check ``wgmma-fence``."""
 
 
 class ProxyHazard(MachineError):

@@ -161,14 +161,21 @@ _PTX_TYPES = {
     9: "float64",
     10: "bfloat16",
 }
+# Of rank 1, which is what a rank of 0 means to tensormap.replace.
+_EMPTY = _FORMAT.pack(_MAGIC, 0, 1, 0, 0, 0, *[0] * 5, 1, *[0] * 9).ljust(ENCODED_BYTES, b"\0")
+_ABSENT = {"global_dim": 1, "global_stride": 0}  # of a dimension that a map does not have
 _ONLY = {"element_stride": 1, "interleave_layout": 0, "swizzle_atomicity": 0, "fill_mode": 0}
 
 
 def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> bytes:
     """``encoded``, a map of this format, with one field as tensormap.replace has it: its numbers
     and its order of dimensions, innermost first; global_stride in bytes, 0 being that of dimension
-    1. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
+    1. Behind the last dimension only what is there anyway may be written, as CUTLASS does: a size
+    of 1, a stride of 0. Bytes that are all zero become a map: kernels that make one begin with these, and set every
+    field. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
     bytes, and for a value that TensorMap does not have."""
+    if encoded == bytes(ENCODED_BYTES):
+        encoded = _EMPTY
     if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
         raise ValueError(f"bytes that begin with {encoded[:8]!r} are no tensor map of numba_marlin")
     magic, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)
@@ -190,9 +197,10 @@ def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> byte
         swizzle = SWIZZLES[value]
     elif field in ("box_dim", "global_dim", "global_stride"):
         at = rank - 1 - dimension - (field == "global_stride")
-        if at < 0:
+        if at < 0 and _ABSENT.get(field) != value:
             raise ValueError(f"{field} {dimension} is none of {rank} dimensions")
-        {"box_dim": box, "global_dim": shape, "global_stride": strides}[field][at] = value
+        if at >= 0:
+            {"box_dim": box, "global_dim": shape, "global_stride": strides}[field][at] = value
     elif _ONLY.get(field) != value:
         raise ValueError(f"{field}={value} is nothing that TensorMap has")
     packed = _FORMAT.pack(magic, address, rank, kind, swizzle, promotion, *shape, *strides, *box)

@@ -66,6 +66,16 @@ PLANTED = [
         "count 0 must be between 1 and 1048575",
     ),
     Planted(
+        "a wait for a phase whose parity is -1",
+        "mbarrier-parity",
+        """.shared .align 8 .b64 b; mov.u32 %r2, b; setp.ne.u32 %q0, %t, 0; @%q0 bra G;
+        mbarrier.init.shared.b64 [%r2], 1; mov.u32 %r3, -1;
+        mbarrier.try_wait.parity.shared.b64 %q1, [%r2], %r3; // BAD
+        G: bar.sync 0;""",
+        ("%r3, -1;", "%r3, 1;"),
+        "a phase's parity is 0 or 1, not 4294967295",
+    ),
+    Planted(
         "a bulk copy signals an mbarrier without a fence since its init",
         "mbarrier-init-fence",
         """.shared .align 16 .b8 d[128]; .shared .align 8 .b64 b; mov.u32 %r1, d; mov.u32 %r2, b;
@@ -75,6 +85,21 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         G: bar.sync 0; W: mbarrier.try_wait.parity.shared.b64 %q1, [%r2], 0; @!%q1 bra W;""",
         ("// FENCE", "fence.mbarrier_init.release.cluster;"),
         "no fence.mbarrier_init or fence.proxy.async since it was initialised",
+    ),
+    Planted(
+        "accumulators are set to zero behind the fence of a wgmma",
+        "wgmma-fence",
+        """.shared .align 1024 .b8 s[4096]; mov.u32 %r2, s; mad.lo.u32 %r3, %t, 32, %r2;
+        mov.u32 %r4, 0; st.shared.v4.u32 [%r3], {%r4, %r4, %r4, %r4};
+        st.shared.v4.u32 [%r3+16], {%r4, %r4, %r4, %r4}; fence.proxy.async.shared::cta; bar.sync 0;
+        shr.u32 %r2, %r2, 4; cvt.u64.u32 %rd1, %r2; or.b64 %rd1, %rd1, 0x1000080000;
+        setp.eq.u32 %q1, %r4, 0; wgmma.fence.sync.aligned;
+        mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0; // FENCE
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %rd1, %rd1, %q1,1,1,0,0; // BAD
+        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;""",
+        ("// FENCE", "wgmma.fence.sync.aligned;"),
+        "was written, or never fenced, since the last wgmma.fence",
+        threads=128,
     ),
     Planted(
         "a block ends without waiting for its bulk store",
@@ -106,6 +131,28 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%p0], 
         ("// BARRIER", "bar.sync 0;"),
         "benign: both write the same value",
         threads=64,
+    ),
+    Planted(
+        "every lane of a warp issues the same bulk store",
+        "benign-race",
+        """.shared .align 16 .b8 s[128]; mov.u32 %r2, s; mad.lo.u32 %r3, %t, 4, %r2;
+        st.shared.u32 [%r3], %t; fence.proxy.async; bar.warp.sync -1; setp.ne.u32 %q0, %t, 0;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r2], 128; // BAD
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""",
+        (" cp.async.bulk.global", " @!%q0 cp.async.bulk.global"),
+        "benign: both write the same value",
+    ),
+    Planted(
+        "lanes store different bytes to one place by bulk copies",
+        "race",
+        """.shared .align 16 .b8 s[32]; mov.u32 %r2, s; mad.lo.u32 %r2, %t, 16, %r2;
+        mul.wide.u32 %rd1, %t, 16; add.u64 %rd2, %rd1, %p0; mov.u32 %r4, 5; mov.u32 %r5, 6;
+        st.shared.v4.u32 [%r2], {%r4, %r5, %r4, %t}; fence.proxy.async;
+        cp.async.bulk.global.shared::cta.bulk_group [%p0], [%r2], 16; // BAD
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""",
+        ("[%p0]", "[%rd2]"),
+        "missing-read-wait",
+        threads=2,
     ),
     Planted(
         "warps write different values to one word",

@@ -98,6 +98,20 @@ def test_an_arrival_at_another_blocks_barrier(seed):
     assert out[0] == 406
 
 
+def test_a_generic_address_becomes_one_of_the_clusters_window():
+    """Of another block's memory as mapa gives it, and of the block's own as cvta does."""
+    out = np.zeros(2 * 32 * 2, np.uint32)
+    body = f""".shared .align 16 .b8 s[128]; {RANK} {SLOT} mov.u32 %r1, s;
+    mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %r61; {SYNC} xor.b32 %r2, %r60, 1;
+    cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd1, %rd1; mapa.u64 %rd2, %rd1, %r2;
+    cvta.to.shared::cluster.u64 %rd3, %rd2; ld.shared::cluster.u32 %r3, [%rd3];
+    cvta.to.shared::cluster.u64 %rd4, %rd1; ld.shared::cluster.u32 %r4, [%rd4]; {SYNC}
+    mul.wide.u32 %rd5, %r61, 8; add.u64 %rd5, %rd5, %p0; st.global.v2.u32 [%rd5], {{%r3, %r4}};"""
+    launch(body, {"out": out}, grid=2, block=32, cluster=2)
+    own = np.arange(64)
+    assert np.array_equal(out.reshape(64, 2), np.stack([own ^ 32, own], axis=1))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_barrier_over_many_rounds(seed):
     """Round i: rank i % 2 adds to rank 0's word while the other waits; an arrive and its wait may

@@ -56,11 +56,44 @@ def test_a_map_becomes_that_of_another_tensor():
     assert np.array_equal(second, expected) and not first.any()
 
 
+def test_a_map_made_of_zeros():
+    """As Triton makes the descriptors of a kernel: zeros, and then every field."""
+    empty, values = np.zeros(16, np.uint64), np.arange(100, 132, dtype=np.uint32)
+    tensor = np.zeros((6, 8), np.uint32)
+    body = START + "@%q1 bra READY; mov.u64 %rd2, 0; mov.u32 %r3, 0;\n"
+    body += "".join(f"st.shared.u64 [%r40+{8 * word}], %rd2;" for word in range(16))
+    body += replace("global_address", "b64", "%p1") + replace("rank", "b32", 1)
+    for dimension, (size, box) in enumerate(((8, 4), (6, 8))):
+        body += replace("box_dim", "b32", dimension, box)
+        body += replace("global_dim", "b32", dimension, size)
+        body += replace("element_stride", "b32", dimension, 1)
+    body += replace("global_stride", "b64", 0, 32) + replace("elemtype", "b32", 2)
+    body += replace("interleave_layout", "b32", 0) + replace("swizzle_mode", "b32", 0)
+    body += replace("fill_mode", "b32", 0) + "READY:" + PUBLISH
+    body += """mov.u32 %r5, 4; mov.u32 %r6, 0;
+    cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%p0, {%r5, %r6}], [%r50];
+    """
+    machine = Machine(frame(body + COMMIT + WAIT_ALL + "END:", 2))
+    machine.run("k", args=[machine.memory.buffer(each).address for each in (empty, tensor)])
+    assert np.array_equal(tensor[:, 4:8].reshape(-1), values[:24])
+
+
 def test_a_map_in_global_memory():
     described = TensorMap("float16", (8, 64), (128, 2), (8, 64))
     body = START + replace("swizzle_mode", "b32", 3, space="global")
     decoded, _ = maps.decode(run(body, described, np.zeros((8, 64), np.float16)))
     assert decoded.swizzle == 128
+
+
+def test_behind_the_last_dimension_only_nothing_may_be_written():
+    """CUTLASS's grouped products set sizes and strides of all five dimensions."""
+    encoded = TensorMap("float16", (8, 64), (128, 2), (8, 64)).encode(64)
+    for dimension in (2, 3, 4):
+        assert maps.replaced(encoded, "global_dim", 1, dimension) == encoded
+        assert maps.replaced(encoded, "global_stride", 0, dimension - 1) == encoded
+        for field, at in (("global_dim", dimension), ("global_stride", dimension - 1)):
+            with pytest.raises(ValueError, match="is none of 2 dimensions"):
+                maps.replaced(encoded, field, 16, at)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 5])

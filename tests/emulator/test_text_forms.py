@@ -294,3 +294,13 @@ def test_what_is_refused(text, said):
 def test_the_address_of_shared_memory_has_32_bits():
     body = ".shared .u32 s[4]; mov.u32 %r2, s; st.shared.u32 [%r2+8], 6; ld.shared.u32 %r1, [s+8];"
     assert values(body) == [6]
+
+
+def test_bytes_of_zero_end_a_text():
+    """NVRTC gives its PTX with the NUL that ends a C string; one within a text is none of it."""
+    text, out = frame("mov.u32 %r1, 7; st.global.u32 [%p0], %r1;", 1), np.zeros(1, np.uint32)
+    machine = Machine(text + "\0")
+    machine.run("k", args=[machine.memory.buffer(out).address])
+    assert out.tolist() == [7]
+    with pytest.raises(PtxSyntaxError, match="unexpected character"):
+        Machine(text.replace(" 7", "\0 7"))

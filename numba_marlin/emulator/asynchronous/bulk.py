@@ -26,6 +26,7 @@ from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
 from numba_marlin.emulator.errors import PendingCopyRead
 from numba_marlin.emulator.state.access import Access
 from numba_marlin.emulator.state.block_memory import IN_FLIGHT, LENT, VALID
+from numba_marlin.emulator.state.global_memory import Buffer
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement, error_at
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.text.program import Instruction
@@ -43,7 +44,7 @@ class Copy:
 
     ``lanes`` is the one lane that issued it. ``word`` is the mbarrier of a load, ``group`` the bulk
     group of a store, ``data`` what a store has read so far, ``released`` whether its source may be
-    overwritten.
+    overwritten, ``first`` the first address of global memory that a store writes.
     """
 
     ins: Instruction
@@ -56,6 +57,7 @@ class Copy:
     group: int = -1
     data: np.ndarray | None = None
     released: bool = False
+    first: int = 0
 
     @property
     def thread(self) -> tuple[int, int]:
@@ -123,16 +125,32 @@ class BulkCopies:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` from position ``start``, in its
         current bulk group."""
         self.proxy.require(ins, lanes, start, start + nbytes)
-        copy = Copy(
-            ins, lanes, start, start + nbytes, put=put, group=int(self.groups[lanes.sel][0])
-        )
+        group, first = int(self.groups[lanes.sel][0]), int(there[0][0])
+        copy = Copy(ins, lanes, start, start + nbytes, put=put, group=group, first=first)
         if self.races is not None:
             self.races.store_issued(copy)
-            self.races.far_side(copy, *there)
+            self.races.far_side(copy, *there, changed=self.changed)
         self.stores.setdefault(copy.thread, []).append(copy)
         self._lend(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
         self.memory.progress += 1
+
+    def changed(self, copy: Copy, buffer: Buffer) -> np.ndarray:
+        """Which bytes of ``buffer`` the store ``copy`` will change, if it is written after all
+        stores that are in flight now."""
+        data, held = buffer.data, buffer.data.copy()
+        for other in (other for copies in self.stores.values() for other in copies):
+            if buffer.address <= other.first < buffer.end:
+                other.put(self._bytes(other))
+        before = data.copy()
+        copy.put(self._bytes(copy))
+        found = data != before
+        data[:] = held
+        return found
+
+    def _bytes(self, copy: Copy) -> np.ndarray:
+        """What a store has read, or would read now."""
+        return self.memory.shared.data[copy.start : copy.stop] if copy.data is None else copy.data
 
     def commit(self, ins: Instruction, lanes: Lanes) -> None:
         self.groups[lanes.sel] += 1

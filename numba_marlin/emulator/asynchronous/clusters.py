@@ -101,8 +101,13 @@ class ClusterBarriers:
                         path,
                     )
                 self.arrived[path.warp] = phase
-                if self.races is not None and "relaxed" not in end.ins.modifiers:
-                    self.known[number] = self.races.arrive(self.known.get(number), [path])
+                if self.races is not None:
+                    left, relaxed = self.known.get(number), "relaxed" in end.ins.modifiers
+                    self.known[number] = (
+                        self.races.arrive_relaxed(left, path)
+                        if relaxed
+                        else self.races.arrive(left, [path])
+                    )
                 touched[number] = None
                 going_on.append(path)
             elif path.warp not in self.arrived:

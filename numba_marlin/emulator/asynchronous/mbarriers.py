@@ -260,9 +260,10 @@ class MBarriers:
         self.require_live(ins, lanes, words)
         bad = parity > 1
         if bad.any():
-            raise lanes.fault(
-                BarrierMisuse, f"a phase's parity is 0 or 1, not {parity[bad][0]}", ins, bad
-            )
+            said = f"a phase's parity is 0 or 1, not {parity[bad][0]}"
+            error = lanes.fault(BarrierMisuse, said, ins, bad)
+            self.memory.checks.report("mbarrier-parity", error)
+            parity = parity & 1
         done = (self.phase[words] & 1) != parity
         return self._ask(ins, lanes, words, done, parity, lambda: (self.phase[words] & 1) != parity)
 

@@ -117,7 +117,13 @@ def fence_mbarrier_init(ins, m):
     allow(ins, "release", "cluster")
     if ins.modifiers != ("release", "cluster"):
         raise unsupported(ins, "is always .release.cluster")
-    return m.mbarriers.fence
+
+    def step(lanes):
+        m.mbarriers.fence(lanes)
+        if m.races is not None:
+            m.races.inits.fence(lanes)
+
+    return step
 
 
 @instruction("setmaxnreg")

@@ -70,7 +70,7 @@ def mov(ins, m):
 def cvta(ins, m):
     """#data-movement-and-conversion-instructions-cvta: an offset into a state space and its generic
     address."""
-    allow(ins, "to", *SPACES)
+    allow(ins, "to", *SPACES, "shared::cluster")
     kind = type_of(ins, "u32", "u64")
     space = next(
         (mod.split("::")[0] for mod in ins.modifiers if mod != "to" and mod not in TYPE_BITS), None

@@ -7,6 +7,7 @@ is added in ``races``, which also says what is looked at and what is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,11 +132,11 @@ class Conflicts:
         units: np.ndarray,
         writing: bool,
         way: int,
-        values: np.ndarray | None = None,
+        values: np.ndarray | Callable[[], np.ndarray] | None = None,
     ) -> None:
         """Race unless all that was there before is known to the accessing lanes. ``units``
-        [*lanes.shape, count]; ``values``: the bytes that come to lie there, [*units.shape,
-        unit]."""
+        [*lanes.shape, count]; ``values``: the bytes that come to lie there, [*units.shape, unit],
+        or a function that says of which units what lies there stays the same."""
         before = shadow.before(units, writing)
         if before.size:
             self._compare(ins, lanes, shadow, units, before, writing, way, values)
@@ -162,13 +163,18 @@ class Conflicts:
                 benign = False
                 if values is not None:  # writes of what was written already
                     harmful = late.copy()
-                    # what a bulk copy writes, or the kernel before, may not lie there yet
-                    there = who[..., 0] < self.clocks.threads
-                    harmful[..., 0] &= ~(there & shadow.holds(units, values))
+                    harmful[..., 0] &= ~self._same(who[..., 0], shadow, units, values)
                     benign = not harmful.any()
                     late = late if benign else harmful
                 race = self.report.race(ins, lanes, shadow, units, before, late, writing, way)
                 self._raise(race, benign)
+
+    def _same(self, who: np.ndarray, shadow: Shadow, units: np.ndarray, values) -> np.ndarray:
+        """Of which ``units``, last written by ``who``, the value stays (``_check``)."""
+        if callable(values):
+            return (who != self.before) & values()
+        # what a bulk copy writes, or the kernel before, may not lie there yet
+        return (who < self.clocks.threads) & shadow.holds(units, values)
 
     @staticmethod
     def _at_once(ins: Instruction, before: np.ndarray, threads: np.ndarray) -> np.ndarray:

@@ -179,11 +179,18 @@ class Messages:
                 self._send_fenced(left, thread, block)
 
     def _send_fenced(self, left: Left, thread: int, block: int) -> None:
-        if thread in self.fenced:
-            scope, news, clock = self.fenced[thread]
-            page = news.page.copy()
-            page[thread - block * self.clocks.per_block] = clock
-            left.add((scope, block), news._replace(page=page))
+        news = self.released(thread)
+        if news is not None:
+            left.add((self.fenced[thread][0], block), news)
+
+    def released(self, thread: int) -> News | None:
+        """What the thread's last fence released; None if there was none."""
+        if thread not in self.fenced:
+            return None
+        _, news, clock = self.fenced[thread]
+        page = news.page.copy()
+        page[thread % self.clocks.per_block] = clock
+        return news._replace(page=page)
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
         """A read by ``lanes`` of what was left."""

@@ -37,8 +37,10 @@ import numpy as np
 
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.conflicts import BEFORE, CHUNK, Conflicts
+from numba_marlin.emulator.ordering.fenced_inits import FencedInits
 from numba_marlin.emulator.ordering.messages import CLUSTER, CTA, Left
 from numba_marlin.emulator.ordering.news import NOTHING, News
+from numba_marlin.emulator.ordering.seen_arrivals import SeenArrivals
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.text.program import Instruction
@@ -70,6 +72,7 @@ class HappensBefore(Conflicts):
         # thread -> columns of what its bulk stores read, and of what they write
         self.stores: dict[int, tuple[int, int]] = {}
         self.products: dict[int, Products] = {}  # by warp
+        self.inits, self.arrivals = FencedInits(self), SeenArrivals(self.shared)
         # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
         self.tensor: dict[int, tuple[int, int, News]] = {}
 
@@ -103,9 +106,8 @@ class HappensBefore(Conflicts):
         records = np.concatenate([shadow.writes[units][:, None], shadow.reads[units]], axis=1)
         who = marks.who_of(records)
         # most places have been used by the block itself, or by nobody: block 0 at clock 0
-        others = np.flatnonzero(
-            (records != 0) & (who // clocks.per_block != self.number[slot]) & (who < clocks.threads)
-        )
+        foreign = (who // clocks.per_block != self.number[slot]) & (who < clocks.threads)
+        others = np.flatnonzero((records != 0) & foreign & ~self.arrivals.done(units, records))
         records, who = records.reshape(-1)[others], who.reshape(-1)[others]
         late = clocks.unknown(slot, who, marks.clock_of(records))
         if late.any():
@@ -126,6 +128,11 @@ class HappensBefore(Conflicts):
         """``paths`` come to a barrier: what they and those before them (``left``) bring."""
         news = self.clocks.release(self.lanes_of(paths))
         return news if left is None else self.clocks.unions.both(left, news)
+
+    def arrive_relaxed(self, left: News | None, path: Path) -> News | None:
+        """``path`` comes to a barrier and brings no more than its fences have released."""
+        threads = self.clocks.thread_of[self.lanes_of([path]).sel].reshape(-1)
+        return self.inits.brought(left, threads.tolist())
 
     def meet(self, slots: list[int]) -> set[int]:
         """All threads of the blocks in ``slots`` have come to a barrier at once; returns of which
@@ -154,6 +161,7 @@ class HappensBefore(Conflicts):
         for word in words.reshape(-1).tolist():
             self.columns[word] = self.clocks.column(self._block(word * 8))
             self.arriving[word], self.complete[word] = self.messages.left(), self.messages.left()
+            self.arrivals.made(word)
 
     def mbarrier_arrived(self, ins: Instruction, lanes: Lanes, words: np.ndarray) -> None:
         order, blocks = (
@@ -169,6 +177,8 @@ class HappensBefore(Conflicts):
 
     def mbarrier_completed(self, word: int, phases: int) -> None:
         """``phases`` of it are complete by now."""
+        if self.remote:
+            self.arrivals.completed(word)
         for key, log in self.arriving[word].of.items():
             self.complete[word].add(key, log.so_far()())
         self.arriving[word].clear()
@@ -182,6 +192,9 @@ class HappensBefore(Conflicts):
         words = np.broadcast_to(words, lanes.shape)
         for word in np.unique(words[done]).tolist():
             mine = done & (words == word)
+            own = self.clocks.thread_of[lanes.sel] // self.clocks.per_block == self._block(word * 8)
+            if self.remote and (mine & own).any():
+                self.arrivals.seen(word)
             self.messages.receive(
                 self.complete[word],
                 lanes if mine.all() else lanes.narrow(mine),
@@ -207,9 +220,9 @@ class HappensBefore(Conflicts):
             self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc))
         )
 
-    def far_side(self, copy: Copy, starts: np.ndarray, nbytes: int) -> None:
+    def far_side(self, copy: Copy, starts: np.ndarray, nbytes: int, changed=None) -> None:
         """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in
-        one buffer."""
+        one buffer. ``changed(copy, buffer)``: which bytes of it a store will change."""
         buffer = self.memory.globals.find(int(starts[0]))
         shadow = None if buffer is None or not nbytes else self.of_buffer(buffer)
         if shadow is None:
@@ -218,7 +231,10 @@ class HappensBefore(Conflicts):
         loads = copy.fetch is not None
         # a reduction is an atomic access
         way = marks.STRONG_GPU if copy.ins.root.startswith("cp.reduce") else marks.BULK
-        self._check(copy.ins, copy.lanes, shadow, units, not loads, way)
+        same = None
+        if way == marks.BULK and not loads:
+            same = lambda: ~changed(copy, buffer)[shadow.bytes_of(units)].any(-1)  # noqa: E731
+        self._check(copy.ins, copy.lanes, shadow, units, not loads, way, same)
         if loads:
             return
         _, column = self._columns_of_stores(copy)

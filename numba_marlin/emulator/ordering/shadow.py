@@ -99,7 +99,11 @@ class Shadow:
 
     def holds(self, units: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Whether each of ``units`` holds ``values``, their bytes [*units.shape, unit]."""
-        return (self.data[units[..., None] * self.unit + np.arange(self.unit)] == values).all(-1)
+        return (self.data[self.bytes_of(units)] == values).all(-1)
+
+    def bytes_of(self, units: np.ndarray) -> np.ndarray:
+        """Where the bytes of ``units`` lie: [*units.shape, unit]."""
+        return units[..., None] * self.unit + np.arange(self.unit)
 
     def wrote(self, units: np.ndarray, records: np.ndarray, strong: bool = False) -> None:
         """``strong``: so are the ``records``, and weaker ones of before stay."""

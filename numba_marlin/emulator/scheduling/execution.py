@@ -186,7 +186,7 @@ class Execution(Binder):
             self.memory,
             self.registers,
             self.placement,
-            WgmmaRegisters(warps, kernel.instructions),
+            WgmmaRegisters(warps, kernel.instructions, checks),
             self.adder,
             self.races,
         )

@@ -3,7 +3,7 @@
 From issue to wait, the accumulators of a product belong to it, and its A registers, and that of its
 metadata, may not change;
 only further products of the same shape may add to the same accumulators. What ordinary instructions
-wrote needs a wgmma.fence before a product takes it. Two things that the ISA forbids are let pass
+wrote needs a wgmma.fence before a product takes it (check ``wgmma-fence``). Two things that the ISA forbids are let pass
 because compilers do them and assemblers undo them: copying an A register (mov) while a product
 reads it, and reading an accumulator between a wait and the next product without a fence.
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import RegisterHazard
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.text.program import Address, Instruction, Pair, Register, Vector
@@ -30,7 +31,8 @@ class WgmmaRegisters:
     """Arrays [register concerned, warp]: how many products in flight own it (``owned``) or read it
     (``lent``), and whether it was written since the last fence (``unfenced``)."""
 
-    def __init__(self, warps: int, instructions: list[Instruction]) -> None:
+    def __init__(self, warps: int, instructions: list[Instruction], checks: Checks) -> None:
+        self.checks = checks
         products = [ins for ins in instructions if ins.root == PRODUCT]
         named = {
             r.index
@@ -130,12 +132,8 @@ class WgmmaRegisters:
             unfenced = self.unfenced[rows[:, None], warps]
             if unfenced.any():
                 name, bad = self._first(lanes, rows, unfenced)
-                raise lanes.fault(
-                    RegisterHazard,
-                    f"{name} was written, or never fenced, since the last wgmma.fence of the warp",
-                    ins,
-                    bad,
-                )
+                said = f"{name} was written, or never fenced, since the last wgmma.fence of the warp"
+                self.checks.report("wgmma-fence", lanes.fault(RegisterHazard, said, ins, bad))
         self.owned[d[:, None], warps] += 1
         self.lent[a[:, None], warps] += 1
 

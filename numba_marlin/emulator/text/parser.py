@@ -58,8 +58,9 @@ T = TypeVar("T")
 
 def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
     """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
-    is none. PtxSyntaxError, UnknownInstruction, LimitExceeded: with the line."""
-    parser = Parser(text, root_of)
+    is none. NUL bytes at its end are dropped, as by a driver: NVRTC gives a C string.
+    PtxSyntaxError, UnknownInstruction, LimitExceeded: with the line."""
+    parser = Parser(text.rstrip("\0"), root_of)
     return parser.guarded(parser.module)
 
 

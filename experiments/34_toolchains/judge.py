@@ -1,0 +1,142 @@
+"""Runs one case on the PTX machine, with races looked for, and compares with what is expected."""
+
+import pickle
+import re
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from numba_marlin.emulator import Machine, MachineError
+from numba_marlin.emulator.state.global_memory import GlobalMemory
+
+CHECKS = "hardware"  # what is undefined, and works on chips, is a warning
+REFUSALS = ("unknown-instruction", "ptx-syntax-error", "limit-exceeded")
+MOST_SAID = 400
+
+
+class TooLong(Exception):
+    pass
+
+
+@contextmanager
+def at_most(seconds: int):
+    """TooLong after so many seconds of the processor."""
+
+    def stop(number, frame):
+        raise TooLong
+
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def run(case, races: bool) -> tuple[list[np.ndarray], list]:
+    """-> (the arrays afterwards, RunResult of each launch)."""
+    memory, arrays, results, machines = GlobalMemory(), [], [], {}
+    for name, array in case.arrays:
+        arrays.append(array.copy())
+        memory.buffer(arrays[-1], name)
+    for each in case.launches:
+        machine = machines.get(each.ptx)
+        if machine is None:
+            machine = machines[each.ptx] = Machine(
+                each.ptx, races=races, checks=CHECKS, memory=memory
+            )
+        results.append(
+            machine.run(
+                each.entry,
+                grid=each.grid,
+                block=each.block,
+                shared_bytes=each.shared,
+                args=each.args,
+                cluster=each.cluster,
+            )
+        )
+    return arrays, results
+
+
+def compared(case, arrays: list[np.ndarray]) -> dict:
+    """The worst error beside its bound, and how many elements are past it."""
+    worst, wrong, said = 0.0, 0, ""
+    for each in case.expected:
+        found = arrays[each.array].reshape(-1)
+        if each.value.dtype.kind in "iub" and found.dtype.kind in "iub":
+            error = (found != each.value).astype(np.float64)  # to the bit
+        else:
+            found, value = found.astype(np.float64), each.value.astype(np.float64)
+            with np.errstate(all="ignore"):
+                error = np.abs(found - value)
+            same = (found == value) | (np.isnan(found) & np.isnan(value))
+            error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+        past = error > each.bound
+        with np.errstate(all="ignore"):
+            ratios = np.where(error == 0, 0.0, error / each.bound)
+        worst = max(worst, float(ratios.max(initial=0.0)))
+        if past.any() and not said:
+            place = int(np.argmax(past))
+            said = (
+                f"{case.arrays[each.array][0]}[{place}] is {arrays[each.array].reshape(-1)[place]},"
+                f" expected {each.value[place]:.9g} to {each.bound[place]:.3g}"
+            )
+        wrong += int(past.sum())
+    return {"worst": min(worst, 1e9), "wrong": wrong, "said": said}
+
+
+def judge(path: Path, limit: int) -> dict:
+    case = pickle.loads(path.read_bytes())
+    start, row = time.perf_counter(), {"said": ""}
+    try:
+        with at_most(limit):
+            row |= outcome(case)
+    except TooLong:
+        row |= {"outcome": "cut short", "said": f"after {limit} seconds"}
+    except Exception as error:
+        row |= {"outcome": "error", "said": f"{type(error).__name__}: {error}"}
+    row["said"] = clean(row["said"])
+    return {
+        "toolchain": case.toolchain,
+        "case": case.name,
+        "target": case.target,
+        "version": case.version,
+        "kernels": len(case.launches),
+        **row,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def outcome(case) -> dict:
+    try:
+        arrays, results = run(case, races=True)
+    except MachineError as error:
+        row = {"outcome": "refused", "check": error.check or error.kind, "said": str(error)}
+        if error.kind not in REFUSALS:
+            row |= {"outcome": "report", "without": without_races(case)}
+        return row
+    row = compared(case, arrays)
+    return {
+        "outcome": "wrong" if row["wrong"] else "right",
+        **row,
+        "instructions": sum(each.instructions for each in results),
+        "warnings": sorted({each.check for result in results for each in result.warnings}),
+    }
+
+
+def without_races(case) -> str:
+    """What comes of the case if no races are looked for."""
+    try:
+        arrays, _ = run(case, races=False)
+    except MachineError as error:
+        return f"report of {error.check or error.kind}"
+    return "wrong" if compared(case, arrays)["wrong"] else "right"
+
+
+def clean(text: str) -> str:
+    """Without folders of this computer, in one line, and not too long."""
+    text = " ".join(re.sub(r"(?<!\w)/[^\s:,]*/", "", text).split())
+    return text[:MOST_SAID]
