@@ -64,10 +64,10 @@ def short(text: str) -> str:
     return line if len(line) <= MOST_SAID else line[:MOST_SAID] + " ..."
 
 
-def compared(got: np.ndarray, wanted: np.ndarray, result) -> Found:
-    """By value: the two zeros are the same, a NaN is as good as another."""
-    floats = wanted.dtype.kind == "f"
-    wrong = np.flatnonzero(~((got == wanted) | (floats & (got != got) & (wanted != wanted))))
+def compared(got: np.ndarray, wanted: np.ndarray, result, ulps: int = 0) -> Found:
+    """By value: the two zeros are the same, a NaN is as good as another, and a float may be off by
+    ``ulps`` units in the last place."""
+    wrong = np.flatnonzero(~same(got, wanted, ulps))
     warnings = tuple(sorted({each.check or each.kind for each in result.warnings}))
     if wrong.size:
         first = int(wrong[0])
@@ -77,6 +77,16 @@ def compared(got: np.ndarray, wanted: np.ndarray, result) -> Found:
         )
         return Found("wrong", said, result.instructions, warnings)
     return Found("right", "", result.instructions, warnings)
+
+
+def same(got: np.ndarray, wanted: np.ndarray, ulps: int) -> np.ndarray:
+    equal = got == wanted
+    if wanted.dtype.kind == "f":
+        equal |= np.isnan(got) & np.isnan(wanted)
+        if ulps:
+            off = np.abs(got.astype(np.float64) - wanted)
+            equal |= off <= ulps * np.spacing(np.abs(wanted)).astype(np.float64)
+    return equal
 
 
 def bound(machine: Machine, entry: str) -> Found:

@@ -7,7 +7,10 @@ from pathlib import Path
 from judging import OUTCOMES
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-LISTS = {"zluda": "ZLUDA's tests of PTX, with values"}
+LISTS = {
+    "zluda": "ZLUDA's tests of PTX, with values",
+    "cuda_cpp": "Features of CUDA C++, by NVRTC",
+}
 HEAD = [
     f"| list | cases | {' | '.join(OUTCOMES)} |",
     "|---|--:|" + len(OUTCOMES) * "--:|",

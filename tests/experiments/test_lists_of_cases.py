@@ -1,6 +1,7 @@
 """Contract under test: the page of experiment 33 has the tables of its results; the values of
 another project's tests are read as that project means them; a wrong value is found."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -72,3 +73,13 @@ def test_a_wrong_value_is_found(monkeypatch):
     assert compared(np.array([1, np.nan, -0.0, 4], np.float32), wanted, RESULT).outcome == "right"
     found = compared(np.array([1, 2, 0, 5], np.float32), wanted, RESULT)
     assert found.outcome == "wrong" and "2 of 4 values, the first at 1" in found.said
+
+
+def test_a_feature_of_cuda_cpp_is_compiled_and_run(monkeypatch):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC comes with numba-marlin[cu13]")
+    run = module(EXPERIMENT, "cuda_cpp", monkeypatch)
+    (template,) = [each for each in run.FEATURES if each.name == "function template"]
+    assert "k(const int *x, int *y)" in template.source
+    assert run.run(template).outcome == "right"
+    assert run.run(replace(template, wanted=template.wanted + 1)).outcome == "wrong"
+    assert len({(each.group, each.name) for each in run.FEATURES}) == len(run.FEATURES)
