@@ -30,6 +30,14 @@ Whole programs of CUDA C++ with their own checks of their results, races looked 
 mean.
 
 """
+CASES = """
+## Lists of cases
+
+One kernel a case, with a value that somebody else says is right.
+[Experiment 33](../experiments/33_lists/README.md) has a row for each, and says what the columns
+mean.
+
+"""
 SWITCH = """
 ## The switch
 
@@ -203,9 +211,9 @@ def zoo() -> list[str]:
     return lines
 
 
-def programs() -> list[str]:
-    """The first table of experiment 31's page."""
-    text = (EXPERIMENTS / "31_programs/README.md").read_text(encoding="utf-8")
+def first_table(experiment: str) -> list[str]:
+    """Of the experiment's page."""
+    text = (EXPERIMENTS / experiment / "README.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("<!-- results:begin -->\n")
     return rest.partition("\n\n")[0].splitlines()
 
@@ -215,7 +223,9 @@ def page() -> str:
         [
             HEAD.rstrip(),
             PROGRAMS.rstrip() + "\n",
-            *programs(),
+            *first_table("31_programs"),
+            CASES.rstrip() + "\n",
+            *first_table("33_lists"),
             SWITCH.rstrip() + "\n",
             *switch(),
             ISA.rstrip(),
