@@ -59,6 +59,44 @@ def output_verbs(lang, config):
         for i in range(cfg.own_floats):
             own[i] = acc[i]
 
+    def add_senders_from(sender):
+        """-> device function (total, own, address of the first sender's, warp_k of the owner): adds
+        to total what senders number ``sender`` and on have left, before it the owner's own if that
+        is next in the order of warp_k. (A loop over senders would not be unrolled, and each load
+        would wait for the sums before.)"""
+        owner_may_be_next, last = sender < config.owners, sender == config.warps_k - 2
+        owner_may_be_last = last and config.owners == config.warps_k
+
+        @lang.device
+        def one(total, own, first, warp_k):
+            for v in range(cfg.vectors):
+                d = ptx.ld_shared_v4_f32(first + (sender * cfg.own_bytes + WARP_VECTOR_BYTES * v))
+                for r in range(4):
+                    i = 4 * v + r
+                    if sender == 0:
+                        total[i] = own[i] + d[r] if warp_k == 0 else d[r]
+                    elif owner_may_be_next:
+                        with_own = total[i] + own[i]
+                        total[i] = (with_own if warp_k == sender else total[i]) + d[r]
+                    else:
+                        total[i] += d[r]
+                    if owner_may_be_last:
+                        with_own = total[i] + own[i]
+                        total[i] = with_own if warp_k == sender + 1 else total[i]
+
+        if last:
+            return one
+        rest = add_senders_from(sender + 1)
+
+        @lang.device
+        def more(total, own, first, warp_k):
+            one(total, own, first, warp_k)
+            rest(total, own, first, warp_k)
+
+        return more
+
+    add_senders = add_senders_from(0) if config.warps_k > 1 else None
+
     @lang.device
     def share_out(acc, own, exchange, thread):
         """Of the warps of the same columns each owner gets its 16-column blocks of all the others,
@@ -86,21 +124,10 @@ def output_verbs(lang, config):
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
         if thread.warp_k < cfg.owners:
             total = cuda.local.array(cfg.own_floats, float32)
+            first = lane_address + thread.warp_k * (cfg.warps_k - 1) * cfg.own_bytes
+            add_senders(total, own, first, thread.warp_k)
             for i in range(cfg.own_floats):
-                total[i] = float32(-0.0)  # the number that an addition leaves as it is
-            for sender in range(cfg.warps_k - 1):
-                address = (
-                    lane_address + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
-                )
-                for v in range(cfg.vectors):
-                    d = ptx.ld_shared_v4_f32(address + WARP_VECTOR_BYTES * v)
-                    for r in range(4):
-                        i = 4 * v + r
-                        with_own = total[i] + own[i]
-                        total[i] = (with_own if sender == thread.warp_k else total[i]) + d[r]
-            for i in range(cfg.own_floats):
-                with_own = total[i] + own[i]
-                own[i] = with_own if thread.warp_k == cfg.warps_k - 1 else total[i]
+                own[i] = total[i]
         # Before anybody sends the next tile's accumulators over these
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
 
