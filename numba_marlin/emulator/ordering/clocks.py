@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, same
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
@@ -28,6 +29,7 @@ NOTHING = 0  # the row of a thread that has acquired nothing
 FIRST_ROWS, FIRST_COLUMNS = 32, 8
 NO_PAGES: dict = {}
 ALONE = np.zeros(1, np.intp)
+NOBODIES = np.zeros(0, np.int64)
 
 
 class Clocks:
@@ -38,7 +40,6 @@ class Clocks:
     def __init__(self, placement: Placement, blocks: int) -> None:
         self.placement, self.per_block = placement, placement.warps_per_block * WARP
         self.threads, self.unions = blocks * self.per_block, Unions()
-        # a division takes several times as long as a shift, and there is one for each access
         power = self.per_block & (self.per_block - 1) == 0
         self.shift = self.per_block.bit_length() - 1 if power else None
         shape = placement.warps, WARP
@@ -52,6 +53,7 @@ class Clocks:
         self.block_of_column, self.slot_of_column = np.zeros((2, FIRST_COLUMNS), np.int64)
         self.columns_of: dict[int, int] = {}  # block -> how many it has
         self.columns, self.awaited = self.threads, False
+        self._present: tuple[Lanes | None, np.ndarray, np.ndarray] = None, NOBODIES, NOBODIES
         self.before = self.column(NOBODY)
 
     def place(self, slot: int, number: int) -> None:
@@ -66,6 +68,23 @@ class Clocks:
             -1, WARP
         )
         self.row_of[rows] = NOTHING
+        self._present = None, NOBODIES, NOBODIES
+
+    def present(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """(the threads, their records of now, without way and pc): lanes go through many accesses
+        from one release to the next."""
+        if self._present[0] is not lanes:
+            threads = self.thread_of[lanes.sel]
+            self._present = lanes, threads, marks.record(threads, self.clock[threads], 0, 0)
+        return self._present[1:]
+
+    def _tick(self, threads: np.ndarray) -> None:
+        self.clock[threads] += 1
+        self._present = None, NOBODIES, NOBODIES
+
+    def block_of(self, threads: np.ndarray) -> np.ndarray:
+        """A division takes three times as long as a shift, and there is one for each access."""
+        return threads // self.per_block if self.shift is None else threads >> self.shift
 
     def rows_of(self, slot: int) -> slice:
         """The warps of ``slot``."""
@@ -90,11 +109,8 @@ class Clocks:
 
     def places(self, who: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(block, slot in its pages) of threads and columns."""
-        if self.shift is None:
-            block = who // self.per_block
-            slot = who - block * self.per_block
-        else:
-            block, slot = who >> self.shift, who & (self.per_block - 1)
+        block = self.block_of(who)
+        slot = who - block * self.per_block if self.shift is None else who & (self.per_block - 1)
         if who.max(initial=0) >= self.threads:
             columns = who >= self.threads
             index = who[columns] - self.threads
@@ -129,7 +145,7 @@ class Clocks:
     def _nearby(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray):
         """(what they know of their own block, 0 for others; which are of it; ``places``)"""
         block, slot = self.places(who)
-        near = block == threads // self.per_block
+        near = block == self.block_of(threads)
         if self.awaited:
             near |= block == NOBODY
         # one index to a place is three times as fast as two
@@ -193,7 +209,7 @@ class Clocks:
             page[threads[mine] - block * self.per_block] = self.clock[threads[mine]]
             told = News(self.others.get(row, NO_PAGES), block, page)
             news = told if news.page is None and not news.of else self.unions.both(news, told)
-        self.clock[threads] += 1
+        self._tick(threads)
         return news
 
     def releases(self, lanes: Lanes) -> list[News]:
@@ -201,7 +217,7 @@ class Clocks:
         rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
         pages, blocks = self.own[rows], threads // self.per_block
         pages[np.arange(len(rows)), threads - blocks * self.per_block] = self.clock[threads]
-        self.clock[threads] += 1
+        self._tick(threads)
         return [
             News(self.others.get(row, NO_PAGES), block, page)
             for row, block, page in zip(rows.tolist(), blocks.tolist(), pages)
@@ -215,7 +231,7 @@ class Clocks:
             news = News(self.others.get(row, NO_PAGES), block, self.own[row].copy())
             for thread, clock in zip(threads[mine].tolist(), self.clock[threads[mine]].tolist()):
                 found[thread] = news, clock
-        self.clock[threads] += 1
+        self._tick(threads)
         return found
 
     def acquire(self, lanes: Lanes, news: News) -> None:
@@ -296,7 +312,7 @@ class Clocks:
         threads = self.thread_of[warps].reshape(len(warps), -1)
         first = threads[:, :1] // self.per_block * self.per_block
         self.own[row[:, None], threads - first] = self.clock[threads]
-        self.clock[threads] += 1
+        self._tick(threads)
         return done
 
     def _put_together(self, new: list[int], rows: np.ndarray) -> None:
