@@ -142,6 +142,14 @@ class Clocks:
                 late[far] = self._of_others(rows[far], block[far], slot[far]) < counts[far]
         return late
 
+    def behind_in_block(self, rows: np.ndarray, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """``behind``, where all of ``who`` are of the block of the row; or nobody, and never."""
+        slot = who % self.per_block if self.shift is None else who & (self.per_block - 1)
+        if self.columns > self.threads + 1:
+            columns = who >= self.threads
+            slot[columns] = self.slot_of_column[who[columns] - self.threads]
+        return self.own.reshape(-1).take(rows * self.own.shape[1] + slot) < counts
+
     def _nearby(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray):
         """(what they know of their own block, 0 for others; which are of it; ``places``)"""
         block, slot = self.places(who)

@@ -153,7 +153,11 @@ class Conflicts:
         """``_check`` against the records ``before`` [*units.shape, records]."""
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = self.clocks.behind(rows, threads, who, marks.clock_of(before))
+        counts = marks.clock_of(before)
+        if shadow is self.shared and not self.remote:  # whose records are of its block
+            late = self.clocks.behind_in_block(rows, who, counts)
+        else:
+            late = self.clocks.behind(rows, threads, who, counts)
         if late.any():
             late &= who != threads
         if late.any():

@@ -55,7 +55,9 @@ class Shadow:
 
     def __init__(self, data: np.ndarray, unit: int, readers: int) -> None:
         self.data, self.unit, self.readers = data, unit, readers
-        self.shift = unit.bit_length() - 1  # a division takes three times as long
+        # a division takes three times as long as a shift or a mask
+        self.shift = unit.bit_length() - 1
+        self.mask = readers - 1 if readers & (readers - 1) == 0 else None
         count = -(-data.size // unit)
         self.writes, self.objects = np.zeros(count, np.int64), np.zeros(count, bool)
         self.covered: np.ndarray | None = None
@@ -134,7 +136,8 @@ class Shadow:
     ) -> None:
         """``warps``: numbers of the readers' warps over the grid."""
         self.was_read = True
-        reads, at = self.reads.reshape(-1), units * self.readers + warps % self.readers
+        place = warps % self.readers if self.mask is None else warps & self.mask
+        reads, at = self.reads.reshape(-1), units * self.readers + place
         reads[at] = _stronger(reads[at], records) if strong else records
 
 
