@@ -32,6 +32,13 @@ ALONE = np.zeros(1, np.intp)
 NOBODIES = np.zeros(0, np.int64)
 
 
+def runs(keys: np.ndarray) -> np.ndarray:
+    """Where others begin."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)
+
+
 class Clocks:
     """``row_of`` and ``thread_of`` [warps, 32] of the resident warps; ``own`` int32 [rows, slots of
     a page]; ``others``: row -> pages of other blocks, of rows that know any; ``clock`` [threads] of
@@ -138,8 +145,12 @@ class Clocks:
                 talks = np.zeros(len(self.own), bool)
                 talks[list(self.others)] = True
                 far &= talks[rows]
-                rows, block, slot, counts = np.broadcast_arrays(rows, block, slot, counts)
-                late[far] = self._of_others(rows[far], block[far], slot[far]) < counts[far]
+                rows, block, slot, counts = (
+                    each if each.shape == far.shape else np.broadcast_to(each, far.shape)
+                    for each in (rows, block, slot, counts)
+                )
+                known = self._of_others(rows[far], block[far], slot[far])
+                late[far] = known < counts[far]
         return late
 
     def behind_in_block(self, rows: np.ndarray, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -164,7 +175,7 @@ class Clocks:
         most = int(blocks.max(initial=0)) + 1
         keys = rows * most + blocks
         # neighbours ask for the same page: there are far fewer runs of them than lanes
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        starts = runs(keys)
         asked, which = np.unique(keys[starts], return_inverse=True)
         pages = [
             self.others.get(row, NO_PAGES).get(block)
@@ -177,7 +188,8 @@ class Clocks:
                 line[: len(page)] = page
         places = {each: place for place, each in enumerate(different)}
         which = np.array([places[id(page)] for page in pages], np.intp)[which]
-        return table[np.repeat(which, np.diff(starts, append=len(keys))), slots]
+        lines = np.repeat(which * table.shape[1], np.append(starts[1:], len(keys)) - starts)
+        return table.reshape(-1).take(lines + slots)
 
     def unknown(self, slot: int, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Of the threads ``who`` of other blocks, have come to ``counts``: which of them no thread
@@ -348,7 +360,7 @@ class Clocks:
         keys = rows * most + blocks
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        starts = runs(keys)
         ends = [*starts[1:].tolist(), len(keys)]
         return [
             (*divmod(key, most), order[start:end])
