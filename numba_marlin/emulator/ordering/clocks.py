@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, same
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
@@ -28,6 +29,14 @@ NOTHING = 0  # the row of a thread that has acquired nothing
 FIRST_ROWS, FIRST_COLUMNS = 32, 8
 NO_PAGES: dict = {}
 ALONE = np.zeros(1, np.intp)
+NOBODIES = np.zeros(0, np.int64)
+
+
+def runs(keys: np.ndarray) -> np.ndarray:
+    """Where others begin."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)
 
 
 class Clocks:
@@ -38,7 +47,6 @@ class Clocks:
     def __init__(self, placement: Placement, blocks: int) -> None:
         self.placement, self.per_block = placement, placement.warps_per_block * WARP
         self.threads, self.unions = blocks * self.per_block, Unions()
-        # a division takes several times as long as a shift, and there is one for each access
         power = self.per_block & (self.per_block - 1) == 0
         self.shift = self.per_block.bit_length() - 1 if power else None
         shape = placement.warps, WARP
@@ -52,6 +60,7 @@ class Clocks:
         self.block_of_column, self.slot_of_column = np.zeros((2, FIRST_COLUMNS), np.int64)
         self.columns_of: dict[int, int] = {}  # block -> how many it has
         self.columns, self.awaited = self.threads, False
+        self._present: tuple[Lanes | None, np.ndarray, np.ndarray] = None, NOBODIES, NOBODIES
         self.before = self.column(NOBODY)
 
     def place(self, slot: int, number: int) -> None:
@@ -66,6 +75,23 @@ class Clocks:
             -1, WARP
         )
         self.row_of[rows] = NOTHING
+        self._present = None, NOBODIES, NOBODIES
+
+    def present(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """(the threads, their records of now, without way and pc): lanes go through many accesses
+        from one release to the next."""
+        if self._present[0] is not lanes:
+            threads = self.thread_of[lanes.sel]
+            self._present = lanes, threads, marks.record(threads, self.clock[threads], 0, 0)
+        return self._present[1:]
+
+    def _tick(self, threads: np.ndarray) -> None:
+        self.clock[threads] += 1
+        self._present = None, NOBODIES, NOBODIES
+
+    def block_of(self, threads: np.ndarray) -> np.ndarray:
+        """A division takes three times as long as a shift, and there is one for each access."""
+        return threads // self.per_block if self.shift is None else threads >> self.shift
 
     def rows_of(self, slot: int) -> slice:
         """The warps of ``slot``."""
@@ -90,11 +116,8 @@ class Clocks:
 
     def places(self, who: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(block, slot in its pages) of threads and columns."""
-        if self.shift is None:
-            block = who // self.per_block
-            slot = who - block * self.per_block
-        else:
-            block, slot = who >> self.shift, who & (self.per_block - 1)
+        block = self.block_of(who)
+        slot = who - block * self.per_block if self.shift is None else who & (self.per_block - 1)
         if who.max(initial=0) >= self.threads:
             columns = who >= self.threads
             index = who[columns] - self.threads
@@ -122,14 +145,26 @@ class Clocks:
                 talks = np.zeros(len(self.own), bool)
                 talks[list(self.others)] = True
                 far &= talks[rows]
-                rows, block, slot, counts = np.broadcast_arrays(rows, block, slot, counts)
-                late[far] = self._of_others(rows[far], block[far], slot[far]) < counts[far]
+                rows, block, slot, counts = (
+                    each if each.shape == far.shape else np.broadcast_to(each, far.shape)
+                    for each in (rows, block, slot, counts)
+                )
+                known = self._of_others(rows[far], block[far], slot[far])
+                late[far] = known < counts[far]
         return late
+
+    def behind_in_block(self, rows: np.ndarray, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """``behind``, where all of ``who`` are of the block of the row; or nobody, and never."""
+        slot = who % self.per_block if self.shift is None else who & (self.per_block - 1)
+        if self.columns > self.threads + 1:
+            columns = who >= self.threads
+            slot[columns] = self.slot_of_column[who[columns] - self.threads]
+        return self.own.reshape(-1).take(rows * self.own.shape[1] + slot) < counts
 
     def _nearby(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray):
         """(what they know of their own block, 0 for others; which are of it; ``places``)"""
         block, slot = self.places(who)
-        near = block == threads // self.per_block
+        near = block == self.block_of(threads)
         if self.awaited:
             near |= block == NOBODY
         # one index to a place is three times as fast as two
@@ -140,7 +175,7 @@ class Clocks:
         most = int(blocks.max(initial=0)) + 1
         keys = rows * most + blocks
         # neighbours ask for the same page: there are far fewer runs of them than lanes
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        starts = runs(keys)
         asked, which = np.unique(keys[starts], return_inverse=True)
         pages = [
             self.others.get(row, NO_PAGES).get(block)
@@ -153,7 +188,8 @@ class Clocks:
                 line[: len(page)] = page
         places = {each: place for place, each in enumerate(different)}
         which = np.array([places[id(page)] for page in pages], np.intp)[which]
-        return table[np.repeat(which, np.diff(starts, append=len(keys))), slots]
+        lines = np.repeat(which * table.shape[1], np.append(starts[1:], len(keys)) - starts)
+        return table.reshape(-1).take(lines + slots)
 
     def unknown(self, slot: int, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Of the threads ``who`` of other blocks, have come to ``counts``: which of them no thread
@@ -193,7 +229,7 @@ class Clocks:
             page[threads[mine] - block * self.per_block] = self.clock[threads[mine]]
             told = News(self.others.get(row, NO_PAGES), block, page)
             news = told if news.page is None and not news.of else self.unions.both(news, told)
-        self.clock[threads] += 1
+        self._tick(threads)
         return news
 
     def releases(self, lanes: Lanes) -> list[News]:
@@ -201,7 +237,7 @@ class Clocks:
         rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
         pages, blocks = self.own[rows], threads // self.per_block
         pages[np.arange(len(rows)), threads - blocks * self.per_block] = self.clock[threads]
-        self.clock[threads] += 1
+        self._tick(threads)
         return [
             News(self.others.get(row, NO_PAGES), block, page)
             for row, block, page in zip(rows.tolist(), blocks.tolist(), pages)
@@ -215,7 +251,7 @@ class Clocks:
             news = News(self.others.get(row, NO_PAGES), block, self.own[row].copy())
             for thread, clock in zip(threads[mine].tolist(), self.clock[threads[mine]].tolist()):
                 found[thread] = news, clock
-        self.clock[threads] += 1
+        self._tick(threads)
         return found
 
     def acquire(self, lanes: Lanes, news: News) -> None:
@@ -296,7 +332,7 @@ class Clocks:
         threads = self.thread_of[warps].reshape(len(warps), -1)
         first = threads[:, :1] // self.per_block * self.per_block
         self.own[row[:, None], threads - first] = self.clock[threads]
-        self.clock[threads] += 1
+        self._tick(threads)
         return done
 
     def _put_together(self, new: list[int], rows: np.ndarray) -> None:
@@ -324,7 +360,7 @@ class Clocks:
         keys = rows * most + blocks
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        starts = runs(keys)
         ends = [*starts[1:].tolist(), len(keys)]
         return [
             (*divmod(key, most), order[start:end])
