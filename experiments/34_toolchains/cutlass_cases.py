@@ -62,7 +62,9 @@ def eight_bits(a, b):
 def expect(case, array, view, value, allowed) -> None:
     """``value`` and ``allowed`` are of the view's shape; memory holds the array's."""
     order = order_of(array, view)
-    case.expect(array, value.transpose(order), np.broadcast_to(allowed, value.shape).transpose(order))
+    case.expect(
+        array, value.transpose(order), np.broadcast_to(allowed, value.shape).transpose(order)
+    )
 
 
 def order_of(array, view) -> list[int]:
@@ -78,8 +80,10 @@ def add_gemm(path, kernel, ab, out, tile, cluster, majors, size, **others):
     @case(title)
     def fill(case):
         m, n, k, batch = size
-        a, b = (matrix(case, rows, k, batch, ab, "row" if major == "k" else "column")
-                for rows, major in zip((m, n), majors))
+        a, b = (
+            matrix(case, rows, k, batch, ab, "row" if major == "k" else "column")
+            for rows, major in zip((m, n), majors)
+        )
         c = matrix(case, m, n, batch, out, "row" if majors[2] == "n" else "column", new=True)
         made = getattr(example(path), kernel)(cutlass.Float32, tile, cluster, **others)
         tensors = a[2], b[2], c[2]
@@ -233,7 +237,11 @@ add_fmha(128, 256, 64, (64, 64), False, True)
 
 @case("cta_norm: RMS norm, float16")
 def _(case):
-    x, weight, y = normal(6, 512, dtype=F16), normal(512, dtype=F16, seed=1), poisoned((6, 512), F16)
+    x, weight, y = (
+        normal(6, 512, dtype=F16),
+        normal(512, dtype=F16, seed=1),
+        poisoned((6, 512), F16),
+    )
     made = example("hopper/kernel/cta_norm/cta_norm.py").CtaNorm(512, "rms")
     run(case, made, *(tensor(case, each) for each in (y, x, weight)), None, 1e-6)
     exact = x.astype(np.float64)
@@ -243,7 +251,11 @@ def _(case):
 
 @case("cta_norm: layer norm, float16")
 def _(case):
-    x, weight, y = normal(6, 512, dtype=F16), normal(512, dtype=F16, seed=1), poisoned((6, 512), F16)
+    x, weight, y = (
+        normal(6, 512, dtype=F16),
+        normal(512, dtype=F16, seed=1),
+        poisoned((6, 512), F16),
+    )
     bias = normal(512, dtype=F16, seed=2)
     made = example("hopper/kernel/cta_norm/cta_norm.py").CtaNorm(512, "layer")
     run(case, made, *(tensor(case, each) for each in (y, x, weight, bias)), 1e-6)

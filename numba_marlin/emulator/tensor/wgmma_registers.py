@@ -132,7 +132,9 @@ class WgmmaRegisters:
             unfenced = self.unfenced[rows[:, None], warps]
             if unfenced.any():
                 name, bad = self._first(lanes, rows, unfenced)
-                said = f"{name} was written, or never fenced, since the last wgmma.fence of the warp"
+                said = (
+                    f"{name} was written, or never fenced, since the last wgmma.fence of the warp"
+                )
                 self.checks.report("wgmma-fence", lanes.fault(RegisterHazard, said, ins, bad))
         self.owned[d[:, None], warps] += 1
         self.lent[a[:, None], warps] += 1
