@@ -322,7 +322,7 @@ def add_tensorop(dtype, majors):
         kind = kinds[np.dtype(dtype).name]
         module = example("ampere/kernel/dense_gemm/tensorop_gemm.py")
         made = module.TensorOpGemm(kind, kind, cutlass.Float32, (2, 2, 1))
-        for (array, view, each), major in zip((a, b, c), (*majors[:2], "k")):
+        for (_, _, each), major in zip((a, b, c), (*majors[:2], "k")):
             mode = 1 if major == "k" else 0
             each.mark_compact_shape_dynamic(
                 mode=mode, stride_order=(2, 0, 1) if mode else (2, 1, 0), divisibility=8

@@ -5,7 +5,7 @@ import json
 import re
 import struct
 import tempfile
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import version as installed
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def cases():
             yield name, target, function
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(kernel, target: str, block: int) -> tuple[str, dict]:
     """(PTX, shared memory by kernel's name) of the module of ``kernel``."""
     import warp

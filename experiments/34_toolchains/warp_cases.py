@@ -229,7 +229,7 @@ def step(state: float, by: float):
 @wp.kernel(module="unique")
 def iterated(x: wp.array2d(dtype=float), y: wp.array(dtype=float)):
     i = wp.tid()
-    state = float(0.0)
+    state = float(0.0)  # noqa: UP018 - to Warp a variable, not a constant
     for j in range(x.shape[1]):
         if x[i, j] > 0.0:
             state = step(state, x[i, j])
