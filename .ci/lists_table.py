@@ -16,6 +16,7 @@ DOCS, EXPERIMENTS = ROOT / "docs", ROOT / "experiments"
 PAGE = DOCS / "lists.md"
 LINES_A_SECOND, WARP_INSTRUCTIONS_A_SECOND = 50_000, 2e6  # goals
 RACES_FACTOR, OLD_SIMULATOR_FACTOR, COMPILER_FACTOR = 3, 3, 3
+SAID = 160  # characters
 OUTCOMES = ("pass", "skip", "refuse", "report", "fail")
 
 HEAD = """# What runs, what is refused, what fails
@@ -28,6 +29,14 @@ PROGRAMS = """
 Whole programs of CUDA C++ with their own checks of their results, races looked for.
 [Experiment 31](../experiments/31_programs/README.md) has a row for each, and says what the columns
 mean.
+
+"""
+TOOLCHAINS = """
+## Kernels of other toolchains
+
+Compiled without a GPU by Triton, tinygrad, the CuTe DSL and Warp, and compared with NumPy in
+float64, races looked for. [Experiment 34](../experiments/34_toolchains/README.md) has a row for
+each case.
 
 """
 SWITCH = """
@@ -203,11 +212,25 @@ def zoo() -> list[str]:
     return lines
 
 
-def programs() -> list[str]:
-    """The first table of experiment 31's page."""
-    text = (EXPERIMENTS / "31_programs/README.md").read_text(encoding="utf-8")
+def first_table(experiment: str) -> list[str]:
+    """Of its page, the first table of results."""
+    text = (EXPERIMENTS / experiment / "README.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("<!-- results:begin -->\n")
     return rest.partition("\n\n")[0].splitlines()
+
+
+def not_right() -> list[str]:
+    """Cases of experiment 34 that are not right."""
+    lines = ["| not right | target | outcome | said |", "|---|---|---|---|"]
+    for row in rows_of("34_toolchains/results.jsonl"):
+        if row["outcome"] != "right":
+            also = f"; {row['without']} without looking for races" if "without" in row else ""
+            said = " ".join(row["said"].split())[:SAID].replace("|", "\\|")
+            lines.append(
+                f"| {row['toolchain']}: {row['case']} | {row['target']} | {row['outcome']}{also} |"
+                f" {said} ... |"
+            )
+    return lines
 
 
 def page() -> str:
@@ -215,7 +238,11 @@ def page() -> str:
         [
             HEAD.rstrip(),
             PROGRAMS.rstrip() + "\n",
-            *programs(),
+            *first_table("31_programs"),
+            TOOLCHAINS.rstrip() + "\n",
+            *first_table("34_toolchains"),
+            "",
+            *not_right(),
             SWITCH.rstrip() + "\n",
             *switch(),
             ISA.rstrip(),

@@ -46,7 +46,7 @@ SHARED_ALIGNMENT = 128  # of a box in shared memory
 # the widest swizzle repeats after so many bytes; tiles begin at multiples of it
 SWIZZLE_PATTERN_BYTES = 8 * max(SWIZZLES)
 # The first half holds all, as it does in the hardware's: kernels that change a map copy no more.
-_MAGIC = b"nmtm"
+_MAGIC = b"ntm2"
 _FORMAT = struct.Struct("<4sQBBB5I20s5B")
 _STRIDE_BYTES = 5
 
