@@ -16,6 +16,7 @@ DOCS, EXPERIMENTS = ROOT / "docs", ROOT / "experiments"
 PAGE = DOCS / "lists.md"
 LINES_A_SECOND, WARP_INSTRUCTIONS_A_SECOND = 50_000, 2e6  # goals
 RACES_FACTOR, OLD_SIMULATOR_FACTOR, COMPILER_FACTOR = 3, 3, 3
+SAID = 160  # characters
 OUTCOMES = ("pass", "skip", "refuse", "report", "fail")
 
 HEAD = """# What runs, what is refused, what fails
@@ -36,6 +37,14 @@ CASES = """
 One kernel a case, with a value that somebody else says is right.
 [Experiment 33](../experiments/33_lists/README.md) has a row for each, and says what the columns
 mean.
+
+"""
+TOOLCHAINS = """
+## Kernels of other toolchains
+
+Compiled without a GPU by Triton, tinygrad, the CuTe DSL and Warp, and compared with NumPy in
+float64, races looked for. [Experiment 34](../experiments/34_toolchains/README.md) has a row for
+each case.
 
 """
 SWITCH = """
@@ -212,10 +221,24 @@ def zoo() -> list[str]:
 
 
 def first_table(experiment: str) -> list[str]:
-    """Of the experiment's page."""
+    """Of its page, the first table of results."""
     text = (EXPERIMENTS / experiment / "README.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("<!-- results:begin -->\n")
     return rest.partition("\n\n")[0].splitlines()
+
+
+def not_right() -> list[str]:
+    """Cases of experiment 34 that are not right."""
+    lines = ["| not right | target | outcome | said |", "|---|---|---|---|"]
+    for row in rows_of("34_toolchains/results.jsonl"):
+        if row["outcome"] != "right":
+            also = f"; {row['without']} without looking for races" if "without" in row else ""
+            said = " ".join(row["said"].split())[:SAID].replace("|", "\\|")
+            lines.append(
+                f"| {row['toolchain']}: {row['case']} | {row['target']} | {row['outcome']}{also} |"
+                f" {said} ... |"
+            )
+    return lines
 
 
 def page() -> str:
@@ -226,6 +249,10 @@ def page() -> str:
             *first_table("31_programs"),
             CASES.rstrip() + "\n",
             *first_table("33_lists"),
+            TOOLCHAINS.rstrip() + "\n",
+            *first_table("34_toolchains"),
+            "",
+            *not_right(),
             SWITCH.rstrip() + "\n",
             *switch(),
             ISA.rstrip(),

@@ -45,8 +45,10 @@ ENCODED_BYTES = TENSOR_MAP_BYTES
 SHARED_ALIGNMENT = 128  # of a box in shared memory
 # the widest swizzle repeats after so many bytes; tiles begin at multiples of it
 SWIZZLE_PATTERN_BYTES = 8 * max(SWIZZLES)
-_MAGIC = b"nmtmap01"
-_FORMAT = struct.Struct("<8sQBBHH2x5Q5Q5H")
+# The first half holds all, as it does in the hardware's: kernels that change a map copy no more.
+_MAGIC = b"ntm2"
+_FORMAT = struct.Struct("<4sQBBB5I20s5B")
+_STRIDE_BYTES = 5
 
 
 @dataclass(frozen=True)
@@ -128,23 +130,63 @@ class TensorMap:
         multiple of 16."""
         if address % CHUNK_BYTES or not 0 <= address < 1 << 64:
             raise ValueError(f"address={address:#x} must be a multiple of {CHUNK_BYTES}")
-        rank = len(self.shape)
-
-        def five(values):
-            return (*values, *[0] * (MAX_RANK - rank))
-
-        packed = _FORMAT.pack(
-            _MAGIC,
+        return _packed(
             address,
-            rank,
             list(ELEMENT_BYTES).index(self.dtype),
             self.swizzle,
             self.l2_promotion,
-            *five(self.shape),
-            *five(self.strides_bytes),
-            *five(self.box),
+            self.shape,
+            self.strides_bytes,
+            self.box,
         )
-        return packed.ljust(ENCODED_BYTES, b"\0")
+
+
+def _packed(address, kind, swizzle, promotion, shape, strides, box) -> bytes:
+    """All in NumPy's order; ValueError for numbers that no field holds."""
+    for name, numbers, least, most in (
+        ("shape", shape, 1, 1 << 32),
+        ("strides_bytes", strides, 0, (1 << 8 * _STRIDE_BYTES) - 1),
+        ("box", box, 1, BOX_ELEMENTS),
+    ):
+        if not all(least <= each <= most for each in numbers):
+            raise ValueError(f"{name}={tuple(numbers)} must be of numbers from {least} to {most}")
+    rest = [0] * (MAX_RANK - len(shape))
+    packed = _FORMAT.pack(
+        _MAGIC,
+        address,
+        len(shape),
+        kind,
+        SWIZZLES.index(swizzle) | L2_PROMOTIONS.index(promotion) << 4,
+        *(each - 1 for each in shape),
+        *rest,
+        b"".join(each.to_bytes(_STRIDE_BYTES, "little") for each in strides[:-1]),
+        *(each - 1 for each in box),
+        *rest,
+    )
+    return packed.ljust(ENCODED_BYTES, b"\0")
+
+
+def _unpacked(encoded: bytes) -> tuple[int, int, int, int, list[int], list[int], list[int]]:
+    """What ``_packed`` was given; ValueError for other bytes."""
+    if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
+        raise ValueError(
+            f"{len(encoded)} bytes that begin with {encoded[:8]!r} are no tensor map of"
+            " numba_marlin"
+        )
+    _, address, rank, kind, ways, *rest = _FORMAT.unpack_from(encoded)
+    outer = [
+        int.from_bytes(rest[MAX_RANK][at : at + _STRIDE_BYTES], "little")
+        for at in range(0, _STRIDE_BYTES * (rank - 1), _STRIDE_BYTES)
+    ]
+    return (
+        address,
+        kind,
+        SWIZZLES[ways & 15],
+        L2_PROMOTIONS[ways >> 4],
+        [each + 1 for each in rest[:rank]],
+        [*outer, list(ELEMENT_BYTES.values())[kind]],
+        [each + 1 for each in rest[MAX_RANK + 1 :][:rank]],
+    )
 
 
 # The numbers by which tensormap.replace names element types, as far as ELEMENT_BYTES has them:
@@ -161,8 +203,8 @@ _PTX_TYPES = {
     9: "float64",
     10: "bfloat16",
 }
-# Of rank 1, which is what a rank of 0 means to tensormap.replace.
-_EMPTY = _FORMAT.pack(_MAGIC, 0, 1, 0, 0, 0, *[0] * 5, 1, *[0] * 9).ljust(ENCODED_BYTES, b"\0")
+# What zeros mean, as to tensormap.replace: rank 1, sizes of 1.
+_EMPTY = _packed(0, 0, 0, 0, [1], [1], [1])
 _ABSENT = {"global_dim": 1, "global_stride": 0}  # of a dimension that a map does not have
 _ONLY = {"element_stride": 1, "interleave_layout": 0, "swizzle_atomicity": 0, "fill_mode": 0}
 
@@ -171,28 +213,25 @@ def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> byte
     """``encoded``, a map of this format, with one field as tensormap.replace has it: its numbers
     and its order of dimensions, innermost first; global_stride in bytes, 0 being that of dimension
     1. Behind the last dimension only what is there anyway may be written, as CUTLASS does: a size
-    of 1, a stride of 0. Bytes that are all zero become a map: kernels that make one begin with these, and set every
-    field. Whether the map makes sense is ``decode``'s to say, when it is used. ValueError for other
-    bytes, and for a value that TensorMap does not have."""
+    of 1, a stride of 0. Bytes that are all zero become a map: kernels that make one begin with
+    these, and set every field. Whether the map makes sense is ``decode``'s to say, when it is used.
+    ValueError for other bytes, and for a value that TensorMap does not have."""
     if encoded == bytes(ENCODED_BYTES):
         encoded = _EMPTY
-    if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(f"bytes that begin with {encoded[:8]!r} are no tensor map of numba_marlin")
-    magic, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)
-    shape, strides, box = (rest[start : start + MAX_RANK] for start in (0, MAX_RANK, 2 * MAX_RANK))
+    address, kind, swizzle, promotion, shape, strides, box = _unpacked(encoded)
+    rank = len(shape)
     if field == "global_address":
         address = value
     elif field == "rank":
         # what is left of the outer dimensions stays outermost, new ones come there
-        old, rank = rank, value + 1
+        rank = value + 1
         if not 1 <= rank <= MAX_RANK:
             raise ValueError(f"rank={rank} must be 1 to {MAX_RANK}")
         for numbers in (shape, strides, box):
-            inner = numbers[:old][-rank:]
-            numbers[:] = [1] * (rank - len(inner)) + inner + [0] * (MAX_RANK - rank)
+            inner = numbers[-rank:]
+            numbers[:] = [1] * (rank - len(inner)) + inner
     elif field == "elemtype" and value in _PTX_TYPES:
         kind = list(ELEMENT_BYTES).index(_PTX_TYPES[value])
-        strides[rank - 1] = ELEMENT_BYTES[_PTX_TYPES[value]]
     elif field == "swizzle_mode" and value < len(SWIZZLES):
         swizzle = SWIZZLES[value]
     elif field in ("box_dim", "global_dim", "global_stride"):
@@ -203,23 +242,17 @@ def replaced(encoded: bytes, field: str, value: int, dimension: int = 0) -> byte
             {"box_dim": box, "global_dim": shape, "global_stride": strides}[field][at] = value
     elif _ONLY.get(field) != value:
         raise ValueError(f"{field}={value} is nothing that TensorMap has")
-    packed = _FORMAT.pack(magic, address, rank, kind, swizzle, promotion, *shape, *strides, *box)
-    return packed.ljust(ENCODED_BYTES, b"\0")
+    return _packed(address, kind, swizzle, promotion, shape, strides, box)
 
 
 @lru_cache(maxsize=256)
 def decode(encoded: bytes) -> tuple[TensorMap, int]:
     """(tensor map, address) of what ``TensorMap.encode`` returned; ValueError for other bytes."""
-    if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(
-            f"{len(encoded)} bytes that begin with {encoded[:8]!r} are no tensor map of"
-            " numba_marlin"
-        )
-    _, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)
-    shape, strides, box = (
-        tuple(rest[start : start + rank]) for start in (0, MAX_RANK, 2 * MAX_RANK)
+    address, kind, swizzle, promotion, shape, strides, box = _unpacked(encoded)
+    described = TensorMap(
+        list(ELEMENT_BYTES)[kind], tuple(shape), tuple(strides), tuple(box), swizzle, promotion
     )
-    return TensorMap(list(ELEMENT_BYTES)[kind], shape, strides, box, swizzle, promotion), address
+    return described, address
 
 
 def swizzled(address, swizzle: int):

@@ -28,6 +28,12 @@ def test_a_relaxed_arrival_brings_inits_that_are_fenced():
     race(body.format(""), "missing-cluster-barrier", block=64, schedules=(None,), **CLUSTER)
 
 
+def test_a_report_says_that_an_init_was_fenced():
+    body = OTHER + INIT + FENCE + "mbarrier.test_wait.parity.shared.b64 %q5, [%r40], 1;"
+    found = race(body, "missing-warp-sync", schedules=(None,), **CLUSTER)
+    assert "has fenced it since, but nothing has brought that to this thread" in str(found)
+
+
 def test_threads_of_the_block_itself_know_of_fenced_inits():
     body = OTHER + INIT + "{}" + RELAXED + "mbarrier.test_wait.parity.shared.b64 %q5, [%r40], 1;"
     fine(body.format(FENCE), block=64, **CLUSTER)

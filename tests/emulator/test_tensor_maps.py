@@ -156,3 +156,11 @@ def test_the_whole_warp_copies_a_map():
 def test_what_there_is_not(statement):
     with pytest.raises(UnknownInstruction):
         Machine(frame(f"bra END; {statement} END:")).run("k", args=[0])
+
+
+def test_half_of_a_map_holds_all_of_it():
+    """As half of the hardware's does: CUTLASS's grouped products copy no more."""
+    described = TensorMap("float16", (9, 8, 64), (1 << 39, 128, 2), (1, 8, 64), 128, 256)
+    encoded = described.encode(1 << 40)
+    assert len(encoded) == 128 and not any(encoded[64:])
+    assert maps.decode(encoded) == (described, 1 << 40)

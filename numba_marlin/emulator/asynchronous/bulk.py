@@ -44,7 +44,7 @@ class Copy:
 
     ``lanes`` is the one lane that issued it. ``word`` is the mbarrier of a load, ``group`` the bulk
     group of a store, ``data`` what a store has read so far, ``released`` whether its source may be
-    overwritten, ``first`` the first address of global memory that a store writes.
+    overwritten, ``reach`` the addresses of global memory between which a store writes.
     """
 
     ins: Instruction
@@ -57,7 +57,7 @@ class Copy:
     group: int = -1
     data: np.ndarray | None = None
     released: bool = False
-    first: int = 0
+    reach: tuple[int, int] = (0, 0)
 
     @property
     def thread(self) -> tuple[int, int]:
@@ -125,8 +125,9 @@ class BulkCopies:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` from position ``start``, in its
         current bulk group."""
         self.proxy.require(ins, lanes, start, start + nbytes)
-        group, first = int(self.groups[lanes.sel][0]), int(there[0][0])
-        copy = Copy(ins, lanes, start, start + nbytes, put=put, group=group, first=first)
+        group, (addresses, count) = int(self.groups[lanes.sel][0]), there
+        reach = int(addresses.min()), int(addresses.max()) + count
+        copy = Copy(ins, lanes, start, start + nbytes, put=put, group=group, reach=reach)
         if self.races is not None:
             self.races.store_issued(copy)
             self.races.far_side(copy, *there, changed=self.changed)
@@ -138,14 +139,24 @@ class BulkCopies:
     def changed(self, copy: Copy, buffer: Buffer) -> np.ndarray:
         """Which bytes of ``buffer`` the store ``copy`` will change, if it is written after all
         stores that are in flight now."""
-        data, held = buffer.data, buffer.data.copy()
-        for other in (other for copies in self.stores.values() for other in copies):
-            if buffer.address <= other.first < buffer.end:
-                other.put(self._bytes(other))
-        before = data.copy()
+        first, end = copy.reach
+        flying = [
+            each
+            for copies in self.stores.values()
+            for each in copies
+            if each.reach[0] < end and first < each.reach[1]
+        ]
+        low = min([first, *(each.reach[0] for each in flying)]) - buffer.address
+        high = max([end, *(each.reach[1] for each in flying)]) - buffer.address
+        part = buffer.data[low:high]
+        held = part.copy()
+        for each in flying:
+            each.put(self._bytes(each))
+        before = part.copy()
         copy.put(self._bytes(copy))
-        found = data != before
-        data[:] = held
+        found = np.zeros(buffer.nbytes, bool)
+        found[low:high] = part != before
+        part[:] = held
         return found
 
     def _bytes(self, copy: Copy) -> np.ndarray:

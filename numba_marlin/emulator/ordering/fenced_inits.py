@@ -58,6 +58,10 @@ class FencedInits:
             self.order.clocks.learn(lane, column, count)
             self.columns[thread] = column, count + 1
 
+    def has(self, who: int) -> bool:
+        """Whether ``who`` is a column of these."""
+        return any(column == who for column, _ in self.columns.values())
+
     def brought(self, left: News | None, threads: list[int]) -> News | None:
         """What these threads' fences released, besides what others have ``left``."""
         clocks = self.order.clocks

@@ -191,6 +191,8 @@ class Reporter:
 
     def _since(self, record: int, who: int, first: int) -> str:
         clocks = self.order.clocks
+        if self.order.inits.has(who):
+            return "has fenced it since, but nothing has brought that to this thread"
         if who >= clocks.threads:
             return "is asynchronous and its thread goes on meanwhile"
         if clocks.clock[first] > marks.clock_of(record):

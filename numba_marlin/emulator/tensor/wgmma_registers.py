@@ -3,9 +3,10 @@
 From issue to wait, the accumulators of a product belong to it, and its A registers, and that of its
 metadata, may not change;
 only further products of the same shape may add to the same accumulators. What ordinary instructions
-wrote needs a wgmma.fence before a product takes it (check ``wgmma-fence``). Two things that the ISA forbids are let pass
-because compilers do them and assemblers undo them: copying an A register (mov) while a product
-reads it, and reading an accumulator between a wait and the next product without a fence.
+wrote needs a wgmma.fence before a product takes it (check ``wgmma-fence``). Two things that the ISA
+forbids are let pass because compilers do them and assemblers undo them: copying an A register (mov)
+while a product reads it, and reading an accumulator between a wait and the next product without a
+fence.
 
 Only instructions that name such registers are looked at, so a kernel without wgmma pays nothing.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-fence,
