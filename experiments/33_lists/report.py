@@ -10,6 +10,8 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 LISTS = {
     "zluda": "ZLUDA's tests of PTX, with values",
     "cuda_cpp": "Features of CUDA C++, by NVRTC",
+    "flags": "Flags of NVRTC and nvcc, and targets",
+    "cub": "CUB's primitives",
 }
 HEAD = [
     f"| list | cases | {' | '.join(OUTCOMES)} |",

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
 import numpy as np
 from judging import Case, judged

@@ -323,3 +323,10 @@ def test_a_variable_s_name_as_an_address_says_the_state_space():
     assert values(body, 4)[:2] == [5, 9] and values(body, 4)[3] == 32
     with pytest.raises(OutOfBounds, match="no generic form"):
         values(".shared .b32 s[2]; mov.u64 %rd1, s; st.b32 [%rd1], 5;")
+
+
+def test_sync_behind_other_modifiers():
+    """As CUB has it in inline PTX; ptxas takes modifiers in any order."""
+    body = """setp.lt.u32 %q1, %t, 5; vote.ballot.sync.b32 %r1, %q1, -1;
+    shfl.idx.sync.b32 %r2, %t, 7, 31, -1; redux.add.sync.u32 %r3, %t, -1;"""
+    assert values(body, 3) == [31, 7, sum(range(32))]

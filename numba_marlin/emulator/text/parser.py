@@ -149,11 +149,15 @@ class Parser(Cursor):
     def decode(self, opcode: str) -> tuple[str, tuple[str, ...]] | None:
         """(root, modifiers) of an opcode that is known."""
         if opcode not in self._decoded:
-            root = self.root_of(opcode) if len(opcode) < LONGEST_OPCODE else None
+            spelt = opcode if len(opcode) < LONGEST_OPCODE else ""
+            root = self.root_of(spelt)
+            if root is None and ".sync." in spelt:  # CUB's vote.ballot.sync.b32: to ptxas, the same
+                spelt = spelt.replace(".sync", "").replace(".", ".sync.", 1)
+                root = self.root_of(spelt)
             self._decoded[opcode] = (
                 None
                 if root is None
-                else (root, tuple(each for each in opcode[len(root) :].split(".") if each))
+                else (root, tuple(each for each in spelt[len(root) :].split(".") if each))
             )
         return self._decoded[opcode]
 
