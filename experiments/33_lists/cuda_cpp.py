@@ -22,8 +22,12 @@ def cases(given) -> Iterator[Case]:
         yield Case(feature.group, feature.name, partial(run, feature))
 
 
-def run(feature: Feature, *options: str) -> Found:
-    text = compiling.ptx_of(feature.source, *feature.options, *options, arch=feature.arch)
+def run(feature: Feature) -> Found:
+    return launched(feature, compiling.ptx_of(feature.source, *feature.options, arch=feature.arch))
+
+
+def launched(feature: Feature, text: str) -> Found:
+    """``text``: its PTX."""
     machine = Machine(text, races=True, checks=CHECKS)
     got = np.zeros_like(feature.wanted)
     args: list = [

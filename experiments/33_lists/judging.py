@@ -7,7 +7,7 @@ the text, by name. not compiled: the compiler takes it not, so that there is not
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,10 +32,13 @@ class NotCompiled(Exception):
 
 @dataclass(frozen=True)
 class Found:
+    """``outcomes``: how many had which, of a case that stands for many; its own is the worst."""
+
     outcome: str
     said: str = ""
     instructions: int = 0
     warnings: tuple[str, ...] = ()
+    outcomes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,10 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 LISTS = {
     "zluda": "ZLUDA's tests of PTX, with values",
     "cuda_cpp": "Features of CUDA C++, by NVRTC",
+    "flags": "Flags of NVRTC and nvcc, and targets",
+    "cub": "CUB's primitives",
+    "fuzzed": "Random arithmetic and flow, against gcc",
+    "texts": "PTX files of other projects, read",
 }
 HEAD = [
     f"| list | cases | {' | '.join(OUTCOMES)} |",
@@ -18,9 +22,11 @@ HEAD = [
 
 
 def counted(title: str, rows: list[dict]) -> str:
-    found = Counter(row["outcome"] for row in rows)
-    counts = " | ".join(str(found[each] or "") for each in OUTCOMES)
-    return f"| {title} | {len(rows):,} | {counts} |"
+    found = Counter()
+    for row in rows:
+        found.update(row.get("outcomes") or {row["outcome"]: 1})
+    counts = " | ".join(f"{found[each]:,}" if found[each] else "" for each in OUTCOMES)
+    return f"| {title} | {found.total():,} | {counts} |"
 
 
 def summary(rows: list[dict]) -> list[str]:
@@ -51,7 +57,13 @@ def tables(rows: list[dict]) -> list[str]:
             lines += [HEAD[0].replace("list", "group"), HEAD[1]]
             lines += [counted(each, [r for r in mine if r["group"] == each]) for each in groups]
             lines.append("")
-        lines += ["| case | group | outcome | said |", "|---|---|---|---|", *map(line, mine)]
+        if any(row.get("outcomes") for row in mine):
+            lines += [HEAD[0].replace("list", "of many"), HEAD[1]]
+            lines += [counted(row["case"], [row]) for row in mine]
+            said = [f"- {row['case']}: {row['said']}" for row in mine if row["said"]]
+            lines += ["", *said] if said else []
+        else:
+            lines += ["| case | group | outcome | said |", "|---|---|---|---|", *map(line, mine)]
     return lines
 
 

@@ -1,10 +1,13 @@
 """Lists of cases on the PTX machine: which are right, refused, reported, wrong.
 
     python experiments/33_lists/run.py measure zluda --zluda FOLDER
+    python experiments/33_lists/run.py measure cuda_cpp flags cub fuzzed
+    python experiments/33_lists/run.py measure texts --texts NAME=FOLDER ...
     python experiments/33_lists/run.py report              # the tables of README.md
 
 ``measure`` runs every case of the lists that are named and puts their rows into results.jsonl, in
-place of those that the list had. zluda: FOLDER is a checkout of vosen/ZLUDA.
+place of those that the list had. zluda: FOLDER is a checkout of vosen/ZLUDA. texts: of each
+NAME=FOLDER all files *.ptx in it or below.
 """
 
 import argparse
@@ -18,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
 import numpy as np
 from judging import Case, judged
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("action", choices=("measure", "report"))
     parser.add_argument("lists", nargs="*", metavar="LIST", help=f"of {', '.join(LISTS)}")
     parser.add_argument("--zluda", type=Path, help="a checkout of vosen/ZLUDA")
+    parser.add_argument("--texts", nargs="+", default=[], metavar="NAME=FOLDER", help="of *.ptx")
     parser.add_argument("--verbose", action="store_true", help="print what is right too")
     given = parser.parse_args()
     unknown = [name for name in given.lists if name not in LISTS]

@@ -269,7 +269,7 @@ class Machine:
             scheduler.steps,
             blocks,
             resident,
-            execution.memory.shared.size,
+            execution.memory.shared.size - execution.reserved,
             tuple(executed),
             execution.unraced,
             "".join(execution.printed),

@@ -1,6 +1,7 @@
 """Contract under test: the page of experiment 33 has the tables of its results; the values of
 another project's tests are read as that project means them; a wrong value is found."""
 
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -83,3 +84,28 @@ def test_a_feature_of_cuda_cpp_is_compiled_and_run(monkeypatch):
     assert run.run(template).outcome == "right"
     assert run.run(replace(template, wanted=template.wanted + 1)).outcome == "wrong"
     assert len({(each.group, each.name) for each in run.FEATURES}) == len(run.FEATURES)
+
+
+def test_random_functions_are_the_same_for_both_compilers(monkeypatch):
+    """A seed gives one text; what g++ makes of it runs, and a wrong bit is found."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC comes with numba-marlin[cu13]")
+    fuzzed = module(EXPERIMENT, "fuzzed", monkeypatch)
+    kind, seeds = "flow of floats and integers", range(2, 3)
+    source = fuzzed.c_programs.text(kind, seeds)
+    assert source == fuzzed.c_programs.text(kind, seeds) and source.count("FUNCTION(k2)") == 1
+    words = fuzzed.given(seeds)
+    wanted = fuzzed.by_gcc(source, seeds, words)
+    machine = fuzzed.Machine(fuzzed.compiling.ptx_of(source, "-fmad=false"))
+    assert fuzzed.one(machine, "k2", words[2], wanted[2]).outcome == "right"
+    wanted[2][5, 3] ^= 1
+    assert "1 of 768 values" in fuzzed.one(machine, "k2", words[2], wanted[2]).said
+
+
+def test_texts_are_read_or_refused(monkeypatch):
+    texts = module(EXPERIMENT, "texts", monkeypatch)
+    head = ".version 8.0\n.target sm_90\n.address_size 64\n.entry k() { .reg .b32 r; "
+    assert texts.judged(lambda: texts.read(head + "mov.u32 r, 1; ret; }")).outcome == "read"
+    found = texts.judged(lambda: texts.read(head + "frobnicate.u32 r, 1; ret; }"))
+    assert found.outcome == "refused" and "frobnicate" in found.said

@@ -144,6 +144,11 @@ def of_axis(axis: int) -> dict[str, Callable[[SpecialRegisters], object]]:
     }
 
 
+def own_shared(execution: Execution) -> int:
+    """Bytes of a block's shared memory, without what the system reserves."""
+    return execution.memory.shared.end - SHARED_BASE
+
+
 def explicit_cluster(made: SpecialRegisters) -> Constant:
     execution = made.execution
     return Constant(np.bool_(execution.kernel.cluster is not None or execution.cluster.size > 1))
@@ -189,9 +194,9 @@ MAKERS: dict[str, Callable[[SpecialRegisters], object]] = {
     "%nsmid": of_execution(lambda each: each.placement.slots),
     "%gridid": of_execution(lambda each: 1),
     "%cluster_nctarank": of_execution(lambda each: each.cluster.size),
-    "%dynamic_smem_size": of_execution(lambda each: each.memory.shared.size - each.shared_static),
-    "%total_smem_size": of_execution(lambda each: each.memory.shared.size),
-    "%aggr_smem_size": of_execution(lambda each: each.memory.shared.size + SHARED_BASE),
+    "%dynamic_smem_size": of_execution(lambda each: own_shared(each) - each.shared_static),
+    "%total_smem_size": of_execution(own_shared),
+    "%aggr_smem_size": of_execution(lambda each: each.memory.shared.end),
     "%reserved_smem_offset_begin": of_execution(lambda each: 0),
     "%reserved_smem_offset_end": of_execution(lambda each: SHARED_BASE),
     "%reserved_smem_offset_cap": of_execution(lambda each: SHARED_BASE),

@@ -55,13 +55,22 @@ class BlockMemory:
     starts in the array.
 
     Owners begin with ``forget``. ``base`` is the address of byte 0 in the owner's own window;
-    ``names`` places variables: (start, size, name).
+    ``names`` places variables: (start, size, name). The first ``system`` bytes are zeros that count
+    as written.
     """
 
     def __init__(
-        self, space: str, base: int, size: int, owners: int, owner_of: np.ndarray, names: list
+        self,
+        space: str,
+        base: int,
+        size: int,
+        owners: int,
+        owner_of: np.ndarray,
+        names: list,
+        system: int = 0,
     ) -> None:
         self.space, self.base, self.size, self.names = space, base, size, sorted(names)
+        self.system = system
         self.stride = -(-size // ROW_BYTES) * ROW_BYTES
         self.data = np.empty(owners * self.stride, np.uint8)
         self.state = np.empty(owners * self.stride, np.uint8)
@@ -75,6 +84,14 @@ class BlockMemory:
         state = self.state[section]
         self.guarded -= int(((state != VALID) & (state != UNWRITTEN)).sum()) if self.guarded else 0
         self.data[section], state[:] = POISON, UNWRITTEN
+        if self.system:
+            for kind, value in ((self.data[section], 0), (state, VALID)):
+                kind.reshape(-1, self.stride)[:, : self.system] = value
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.base + self.size
 
     def view(self, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(data as rows of ``count`` integers of ``size`` bytes, states as rows of the widest
