@@ -254,6 +254,17 @@ def keep_log(args, name, text):
         args.logs.joinpath(f"{name}.log").write_text(text, encoding="utf-8")
 
 
+def said_of(tool, row):
+    planted = ", ".join(
+        f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}"
+        for each in row["planted"]
+    )
+    return (
+        f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set aside in"
+        f" {row['launches']} launches, {row['seconds']:.0f} s; planted: {planted}"
+    )
+
+
 def run_all(suite, args):
     device, sanitizer = driver.describe(0), args.sanitizer or find_sanitizer()
     start = time.perf_counter()
@@ -265,37 +276,6 @@ def run_all(suite, args):
         r"Version (\S+)",
         subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout,
     )
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        waiting = {
-            tool: [
-                pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target)
-                for number in range(len(suite.batches))
-            ]
-            for tool in args.tools
-        }
-        rows = {
-            tool: add_up([each.result() for each in futures]) for tool, futures in waiting.items()
-        }
-        planted = {
-            tool: [
-                pool.submit(judge_plant, suite, tool, sanitizer, args, number)
-                for number, plant in enumerate(suite.plants)
-                if plant.tool == tool
-            ]
-            for tool in args.tools
-        }
-        for tool, futures in planted.items():
-            rows[tool]["planted"] = [each.result() for each in futures]
-    for tool, row in rows.items():
-        print(
-            f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set"
-            f" aside in {row['launches']} launches, {row['seconds']:.0f} s; planted: "
-            + ", ".join(
-                f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}"
-                for each in row["planted"]
-            ),
-            flush=True,
-        )
     record = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
@@ -304,9 +284,25 @@ def run_all(suite, args):
         "versions": {**versions(), "compute-sanitizer": version[1] if version else "unknown"},
         "compilers": list(args.compilers),
         "problems": [case.label for case in suite.cases],
-        "tools": rows,
+        "tools": {},
     }
-    args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    rows = record["tools"]
+    # a tool after the other, each recorded as it is done: a visit to a GPU may end early
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for tool in args.tools:
+            batches = [
+                pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target)
+                for number in range(len(suite.batches))
+            ]
+            plants = [
+                pool.submit(judge_plant, suite, tool, sanitizer, args, number)
+                for number, plant in enumerate(suite.plants)
+                if plant.tool == tool
+            ]
+            row = rows[tool] = add_up([each.result() for each in batches])
+            row["planted"] = [each.result() for each in plants]
+            print(said_of(tool, row), flush=True)
+            args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0 if all(is_clean(row) for row in rows.values()) else 1
 

@@ -241,8 +241,8 @@ def int8_of_many_rows(monkeypatch):
 
 
 @claim(
-    r"Beside Humming's 8-bit activations ours are ahead in (\d+) of (\d+) cells in int8 and in (\d+)"
-    r" in fp8"
+    r"Beside Humming's 8-bit activations ours are ahead in (\d+) of (\d+) cells in int8 and in"
+    r" (\d+) in fp8"
 )
 def beside_humming_in_8_bits(monkeypatch):
     run = experiment_results.module("23_w4a8", "run", monkeypatch)
