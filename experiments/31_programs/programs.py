@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     "mergeSort": (("4 \\* 1048576", "65536"),),
     "sortingNetworks": (("= 1048576;", "= 16384;"),),
     "scan": (("13 \\* 1048576 / 2", "262144"), ("64 \\* 1048576", "262144")),
+    "radixSortThrust": (("1048576", "65536"), (r"\? 10 : 100", "? 1 : 1")),
     "reduction": (("1 << 24", "1 << 16"),),
     "threadFenceReduction": (("1 << 20", "1 << 16"),),
     "reductionMultiBlockCG": (("1 << 25", "1 << 17"),),

@@ -1,6 +1,8 @@
 """Contract under test: addresses of every state space, generic and not; what does not fit is said
 with the instruction's line."""
 
+from time import process_time
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,8 @@ from numba_marlin.emulator import (
     UninitializedRead,
     UnknownInstruction,
 )
+from numba_marlin.emulator.checks import Checks
+from numba_marlin.emulator.scheduling.provenance import Provenance
 from tests.emulator.ptx_cases import HEADER, fails, frame, launch
 
 SHARED = ".shared .align 16 .b8 s[64]; .global .align 16 .b8 g[64];"
@@ -110,3 +114,20 @@ def test_zeros_in_bulk(space):
     with pytest.raises(UninitializedRead):
         launch(body.format(8), {"out": out}, before=SHARED, block=2)
     fails(Misaligned, "mov.u64 %rd1, s;\nst.bulk [%rd1], 12, 0; // BAD", before=SHARED)
+
+
+def test_long_kernels_are_bound_in_a_time_that_grows_with_their_length():
+    """Where addresses are made of several variables, and so are followed; it grew with the square:
+    a kernel of 68,000 instructions took a minute."""
+
+    def seconds(count: int) -> float:
+        lines = "".join(f"add.u32 %r{2 + i % 50}, %r{1 + i % 50}, {i};\n" for i in range(count))
+        text = frame(f".shared .b32 a[4], b[4]; mov.u32 %r1, a; {lines} ld.shared.b32 %r9, [b];")
+        machine = Machine(text)
+        kernel = machine.kernel()
+        placed = {"shared": [(0, 16, "a"), (16, 16, "b")]}
+        start = process_time()
+        Provenance(kernel.instructions, placed, Checks())
+        return process_time() - start
+
+    assert seconds(40_000) < 25 * min(seconds(5_000) for _ in range(3))

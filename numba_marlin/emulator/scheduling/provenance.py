@@ -8,7 +8,7 @@ or from one on some ways only, is not checked. Nor are kernels with one variable
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,10 +134,11 @@ class Provenance:
             for operand in ins.operands[1:]:
                 for register in registers_of(operand):
                     users[register.width, register.index].append(number)
-        waiting = dict.fromkeys(range(len(instructions)))
+        waiting, listed = deque(range(len(instructions))), set(range(len(instructions)))
         while waiting:
-            ins = instructions[next(iter(waiting))]
-            del waiting[next(iter(waiting))]
+            number = waiting.popleft()
+            listed.remove(number)
+            ins = instructions[number]
             result = self._result(ins)
             for register in registers_of(ins.operands[0]):
                 key = register.width, register.index
@@ -145,7 +146,9 @@ class Provenance:
                 after = before.either(result)
                 if after != before:
                     self.made[key] = after
-                    waiting.update(dict.fromkeys(users[key]))
+                    again = dict.fromkeys(each for each in users[key] if each not in listed)
+                    waiting.extend(again)
+                    listed.update(again)
 
     def _made(self, operand) -> Made:
         if isinstance(operand, Register):
