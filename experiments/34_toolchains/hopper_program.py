@@ -15,6 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent / "31_programs")]
 
+import numpy as np
 from runtime import Runtime, at
 
 from numba_marlin.layout.tensor_map import ELEMENT_BYTES, TensorMap
@@ -67,6 +68,11 @@ class Hopper(Runtime):
 
     def cudaGetDriverEntryPoint(self, symbol, place, flags, status):
         return self.cudaGetDriverEntryPointByVersion(symbol, place, 0, flags, status)
+
+    def cuMemsetD32Async(self, target, value, count):
+        self.bytes(target, 4 * count).view(np.uint32)[:] = value & 0xFFFFFFFF
+
+    cuMemsetD32 = cuMemsetD32Async
 
     def cudaOccupancyMaxActiveClusters(self, place, function, configuration):
         at(place, ctypes.c_int).value = 1
