@@ -31,6 +31,14 @@ Whole programs of CUDA C++ with their own checks of their results, races looked 
 mean.
 
 """
+CASES = """
+## Lists of cases
+
+One kernel a case, with a value that somebody else says is right.
+[Experiment 33](../experiments/33_lists/README.md) has a row for each, and says what the columns
+mean.
+
+"""
 TOOLCHAINS = """
 ## Kernels of other toolchains
 
@@ -239,6 +247,8 @@ def page() -> str:
             HEAD.rstrip(),
             PROGRAMS.rstrip() + "\n",
             *first_table("31_programs"),
+            CASES.rstrip() + "\n",
+            *first_table("33_lists"),
             TOOLCHAINS.rstrip() + "\n",
             *first_table("34_toolchains"),
             "",

@@ -52,10 +52,11 @@ from numba_marlin.bench.environment import commit, versions
 from numba_marlin.bench.tables import replace_between
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.execution import driver
+from numba_marlin.execution.binding import LOCKS, OPERAND, RESULT
+from numba_marlin.execution.machine import host_arrays
 from numba_marlin.hardware.targets import target_named
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
 
@@ -106,34 +107,41 @@ def edited(compiled, edit):
     )
 
 
-def run_case(case, compiled, plant=None):
-    """Launch once. Returns the report of ``reference.check``; None for a planted error."""
+def launched(binding, plant=None):
+    """Launch once. -> {name: host array} of the results; None for a planted error."""
     from numba_marlin.execution import gpu
 
-    launch, arrays = Launch(case), {}
-    stored_by_copies = any(source == "c" for source, _ in launch.tensor_maps.values())
-    for name, array in launch.buffers.items():
-        if name in OPERANDS and not (plant and name in (plant.short, plant.missing)):
+    maps = binding.definition.tensor_maps(binding.config, *binding.sizes)
+    copied, arrays = {source for source, _ in maps.values()}, {}
+    for name, array in host_arrays(binding).items():
+        buffer, short = binding.buffers[name], bool(plant and plant.short == name)
+        if buffer.role == OPERAND and not (plant and name in (plant.short, plant.missing)):
             arrays[name] = driver.DeviceArray.from_host(array)
             continue
-        arrays[name] = driver.DeviceArray(
-            (array.shape[0] - bool(plant and plant.short == name), *array.shape[1:]), array.dtype
-        )
-        if name == "locks" or (plant and plant.short == name):
+        arrays[name] = driver.DeviceArray((array.shape[0] - short, *array.shape[1:]), array.dtype)
+        if buffer.zero or short:
             arrays[name].fill_words(0)
-        elif name == "c" and stored_by_copies:
+        elif buffer.role == RESULT and name in copied:
             arrays[name].fill_words(NAN_WORD)
-    definition = case.definition
-    binding = dataclasses.replace(launch.binding, compiled=compiled)
     addresses = {name: array.address for name, array in arrays.items()}
     gpu.loaded(binding, 0)(binding.grid, gpu.arguments(binding, addresses, 0))
     driver.synchronize(0)
     if plant:
         return None
-    if "locks" in arrays and arrays["locks"].to_host().any():
-        raise SystemExit(f"{case.label}: locks are not zero")
+    for name in binding.with_role(LOCKS):
+        if arrays[name].to_host().any():
+            raise SystemExit(f"{binding.definition.name}: locks are not zero")
+    return {name: arrays[name].to_host() for name in binding.with_role(RESULT)}
+
+
+def run_case(case, compiled, plant=None):
+    """Launch once. Returns the report of ``reference.check``; None for a planted error."""
+    launch = Launch(case)
+    results = launched(dataclasses.replace(launch.binding, compiled=compiled), plant)
+    if plant:
+        return None
     return reference.check(
-        arrays["c"].to_host(), *launch.operands, launch.bias, method=definition.method(case.config)
+        results["c"], *launch.operands, launch.bias, method=case.definition.method(case.config)
     )
 
 
@@ -246,6 +254,17 @@ def keep_log(args, name, text):
         args.logs.joinpath(f"{name}.log").write_text(text, encoding="utf-8")
 
 
+def said_of(tool, row):
+    planted = ", ".join(
+        f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}"
+        for each in row["planted"]
+    )
+    return (
+        f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set aside in"
+        f" {row['launches']} launches, {row['seconds']:.0f} s; planted: {planted}"
+    )
+
+
 def run_all(suite, args):
     device, sanitizer = driver.describe(0), args.sanitizer or find_sanitizer()
     start = time.perf_counter()
@@ -257,37 +276,6 @@ def run_all(suite, args):
         r"Version (\S+)",
         subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout,
     )
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        waiting = {
-            tool: [
-                pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target)
-                for number in range(len(suite.batches))
-            ]
-            for tool in args.tools
-        }
-        rows = {
-            tool: add_up([each.result() for each in futures]) for tool, futures in waiting.items()
-        }
-        planted = {
-            tool: [
-                pool.submit(judge_plant, suite, tool, sanitizer, args, number)
-                for number, plant in enumerate(suite.plants)
-                if plant.tool == tool
-            ]
-            for tool in args.tools
-        }
-        for tool, futures in planted.items():
-            rows[tool]["planted"] = [each.result() for each in futures]
-    for tool, row in rows.items():
-        print(
-            f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set"
-            f" aside in {row['launches']} launches, {row['seconds']:.0f} s; planted: "
-            + ", ".join(
-                f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}"
-                for each in row["planted"]
-            ),
-            flush=True,
-        )
     record = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
@@ -296,9 +284,25 @@ def run_all(suite, args):
         "versions": {**versions(), "compute-sanitizer": version[1] if version else "unknown"},
         "compilers": list(args.compilers),
         "problems": [case.label for case in suite.cases],
-        "tools": rows,
+        "tools": {},
     }
-    args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    rows = record["tools"]
+    # a tool after the other, each recorded as it is done: a visit to a GPU may end early
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for tool in args.tools:
+            batches = [
+                pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target)
+                for number in range(len(suite.batches))
+            ]
+            plants = [
+                pool.submit(judge_plant, suite, tool, sanitizer, args, number)
+                for number, plant in enumerate(suite.plants)
+                if plant.tool == tool
+            ]
+            row = rows[tool] = add_up([each.result() for each in batches])
+            row["planted"] = [each.result() for each in plants]
+            print(said_of(tool, row), flush=True)
+            args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0 if all(is_clean(row) for row in rows.values()) else 1
 

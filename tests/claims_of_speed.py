@@ -241,6 +241,20 @@ def int8_of_many_rows(monkeypatch):
 
 
 @claim(
+    r"Beside Humming's 8-bit activations ours are ahead in (\d+) of (\d+) cells in int8 and in"
+    r" (\d+) in fp8"
+)
+def beside_humming_in_8_bits(monkeypatch):
+    run = experiment_results.module("23_w4a8", "run", monkeypatch)
+    times = run.tables.times_of(run.rows.newest(run.rows.read(run.RESULTS)).values())
+    ahead = {
+        kind: [cell[f"humming_{kind}"] >= cell[kind] for cell in times.values()]
+        for kind in run.KINDS
+    }
+    return sum(ahead["int8"]), len(ahead["int8"]), sum(ahead["fp8"])
+
+
+@claim(
     r"with `gptq` weights in groups of (\d+) is at a cosine of ([\d.]+) to its float self with"
     r" 16-bit activations, ([\d.]+) with int8 and (\d\.\d+) with fp8"
 )

@@ -11,7 +11,7 @@ from numba_marlin.formats.routing import Routing
 from numba_marlin.kernels.experts.moe.declare import IDS
 from numba_marlin.kernels.experts.moe.declare import SMALL as SMALL_EXPERTS
 from numba_marlin.kernels.experts.moe_wgmma.declare import SMALL as SMALL_TILES
-from numba_marlin.kernels.experts.w4a8.config import MoeInt8Config
+from numba_marlin.kernels.experts.w4a8.config import MoeFp8Config, MoeInt8Config
 from numba_marlin.kernels.experts.w4a8.definition import small as small_bytes
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
@@ -188,6 +188,23 @@ OF_BYTES = (
     (ExpertsElsewhere, (2, 64, 128, 128), 2, ((3, 1), (3, 1))),
 )
 
+
+def of_experts_bytes(config_type):
+    """Cells of experts with activations in 8 bits. In turns: tiles of 64 rows, from which on words
+    are loaded ahead."""
+    name, small = f"moe_wgmma_{config_type.activations}", small_bytes(config_type)
+    turns = {"tile_m": 64, "tile_n": 128, "warpgroups": 2, "ordered": True}
+    return (
+        Smalls(
+            f"{name}, rows for a sum",
+            SmallExperts,
+            replace(small, combine=True, x_of_pairs=True),
+            OF_BYTES,
+        ),
+        Smalls(f"{name}, two warpgroups in turns", SmallExperts, replace(small, **turns), OF_BYTES),
+    )
+
+
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
@@ -221,16 +238,6 @@ SMALL_CELLS = (
             ((2, 128, 512, 64), 1, ()),
         ),
     ),
-    Smalls(
-        "moe_wgmma_int8, rows for a sum",
-        SmallExperts,
-        replace(small_bytes(MoeInt8Config), combine=True, x_of_pairs=True),
-        OF_BYTES,
-    ),
-    Smalls(
-        "moe_wgmma_int8, two warpgroups in turns",
-        SmallExperts,
-        replace(small_bytes(MoeInt8Config), tile_n=128, warpgroups=2, ordered=True),
-        OF_BYTES,
-    ),
+    *of_experts_bytes(MoeInt8Config),
+    *of_experts_bytes(MoeFp8Config),
 )

@@ -196,6 +196,7 @@ def measure(args):
             row = {"kernel": choice.kernel, "config": run.asdict(choice.config)}
             row |= problem.to_dict() | environment.describe(device.name)
             row |= {"ours": together([ours]), "cublas": together(theirs)}
+            row["us"] = row["ours"][TIME] / 1e3
             out.write(row)
             print(named(layer, m), *line_of(row)[2:], flush=True)
     table.unlink()

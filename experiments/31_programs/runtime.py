@@ -37,6 +37,7 @@ LAUNCH_FAILED, NOT_SUPPORTED, ASSERTED = 719, 801, 710
 INVALID_CONFIGURATION, MISSING_CONFIGURATION = 9, 52
 ASSERT = "__assertfail"  # what device code calls
 PTX = 1  # kind of a part of a fat binary
+ATTRIBUTE_BYTES, COOPERATIVE, OF_CLUSTERS = 72, 2, 4  # of launches, and kinds of them
 PROPERTIES = (
     *(TOTAL_BYTES, STATIC_SHARED_BYTES, HOPPER.shared_bytes_per_block, HOPPER.shared_bytes_per_sm),
     *(HOPPER.registers_per_sm, WARP_LANES, BLOCK_THREADS, HOPPER.warps_per_sm * WARP_LANES),
@@ -191,6 +192,22 @@ class Runtime:
     ):
         return self.launch(
             function, dim3(grid, grid_z), dim3(block, block_z), arguments, shared, together=True
+        )
+
+    def cudaLaunchKernelExC(self, config, function, arguments):
+        """A cudaLaunchConfig_t: grid, block, bytes, stream, attributes and their number."""
+        sizes = (ctypes.c_uint32 * 6).from_address(config)
+        attributes = at(config + 40).value
+        each = (
+            attributes + ATTRIBUTE_BYTES * n for n in range(at(config + 48, ctypes.c_int).value)
+        )
+        kinds = {at(place, ctypes.c_int).value: place + 8 for place in each}
+        if OF_CLUSTERS in kinds:
+            self.note({"event": "refused", "what": "a launch of clusters"})
+            return NOT_SUPPORTED
+        shared, together = at(config + 24).value, COOPERATIVE in kinds
+        return self.launch(
+            function, tuple(sizes[:3]), tuple(sizes[3:]), arguments, shared, together
         )
 
     def launch(self, function, grid, block, arguments, shared, together=False) -> int:

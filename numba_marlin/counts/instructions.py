@@ -111,7 +111,9 @@ _BY_ROOT = {
     **dict.fromkeys(("mov", "cvta", "mapa"), MOVE),
     **dict.fromkeys(
         (
+            "shfl",
             "shfl.sync",
+            "vote",
             "vote.sync",
             "match.any.sync",
             "match.all.sync",

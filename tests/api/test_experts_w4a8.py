@@ -166,7 +166,7 @@ def test_the_choice_is_explained():
     problem = {"experts": 8, "top_k": 2, "combine": True, "x_of_pairs": True}
     found = nm.explain(2048, 4096, 4096, device="H200", activations="int8", **problem)
     assert found.choice.kernel == "moe_wgmma_int8"
-    assert "modelled, not timed" in str(found) and "with x in 16 bits" in str(found)
+    assert "modelled: " in str(found) and "with x in 16 bits" in str(found)
     # codes are half the bytes of 16 bits, and have a scale per row
     plain = ExpertsProblem(2048, 4096, 4096, **problem)
     eight = replace(plain, activations="int8")

@@ -15,7 +15,8 @@ BLOCKS, WARPS = 3, 2
 THREADS, COLUMNS = BLOCKS * WARPS * WARP, 4
 ACTIONS = st.tuples(
     st.sampled_from(
-        "send receive listen fence meet pass_on learn clear".split() + ["warp barrier"]
+        "send receive listen fence meet pass_on learn clear count".split()
+        + ["warp barrier", "all receive"]
     ),
     st.integers(0, BLOCKS - 1),
     st.integers(0, WARPS - 1),
@@ -61,6 +62,7 @@ class Dense:
 )
 @example(steps("send 1 0 0, receive 0 0 0, send 2 0 1, receive 0 1 1"), False)
 @example(steps("learn 0 1 0, meet 0 0 0"), True)
+@example(steps("count 0 0 0, all receive 0 1 0, count 0 1 0, meet 0 0 0, all receive 0 0 0"), False)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0"), True)
 @example(steps("send 0 0 0, receive 1 1 0, meet 0 0 0, pass_on 1 0 0"), False)
 @example(  # lane 0 knows more of block 1 than the lanes that it learns with
@@ -88,6 +90,20 @@ def test_shared_knowledge_is_that_of_vector_clocks(actions, columns):
         elif what == "receive":
             messages.receive(places[place], lanes, Order(True, GPU, True, False))
             dense.acquire(threads, dense.left[place])
+        elif what == "all receive":  # a warp of each block, in one step
+            warps = [number * WARPS + warp for number in range(BLOCKS)]
+            every = Lanes.of(placement, warps, None if mask is None else [mask] * BLOCKS)
+            messages.receive(places[place], every, Order(True, GPU, True, False))
+            dense.acquire(clocks.thread_of[every.sel].reshape(-1), dense.left[place])
+        elif what == "count":  # atomics, a lane of each block after the other
+            warps = [number * WARPS + warp for number in range(BLOCKS)]
+            every = Lanes.of(placement, warps, [1] * BLOCKS)
+            messages.places[place] = places[place]
+            messages.in_turn([place] * BLOCKS, every, Order(True, GPU, False, True))
+            for thread in clocks.thread_of[every.sel].tolist():
+                dense.unheard[thread] = np.maximum(dense.unheard[thread], dense.left[place])
+                told = dense.release(np.array([thread]))
+                dense.left[place] = np.maximum(dense.left[place], told)
         elif what == "clear":
             places[place].clear()
             dense.left[place][:] = 0
@@ -197,7 +213,7 @@ def test_the_later_of_two_pages_is_one_of_them_where_it_can_be(one, other):
     st.lists(st.integers(1, 20), min_size=1, max_size=30),
 )
 def test_what_is_made_of_a_log_is_its_items_together(left, counts):
-    log = Log(Unions())
+    log = Log(Unions(), 1 << 12)
     for block, page, own in left:
         log.items.append(News({}, block, page) if own else News({block: page}, NOBODY, None))
     for count in counts:
@@ -218,7 +234,7 @@ def test_readers_of_before_and_after_may_ask_a_log_in_turn():
             taken.append(len(others))
             return super().all(news, others)
 
-    log = Log(Counted())
+    log = Log(Counted(), 1 << 12)
     for step in range(1, 50):
         log.items.append(News({}, 0, np.array([step])))
         for count in (step, step - 1, step, step - 1):

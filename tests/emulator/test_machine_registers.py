@@ -130,6 +130,19 @@ def test_forms_that_the_isa_does_not_have_are_refused(line):
         launch(line, {"x": np.zeros(1)}, directives=BOUNDS)
 
 
+def test_reserved_shared_memory_is_there_for_who_asks_where():
+    """Cooperative groups keep the barriers of tiles of several warps in it."""
+    out = np.zeros(4, np.uint32)
+    body = """.shared .b32 s; mov.u32 %r1, %reserved_smem_offset_1; cvt.u64.u32 %rd1, %r1;
+    cvta.shared.u64 %rd1, %rd1; ld.b32 %r2, [%rd1+1020]; atom.or.b32 %r3, [%rd1+4], 5;
+    bar.sync 0; ld.shared.b32 %r4, [%r1+4]; mov.u32 %r5, s; mov.u32 %r6, %total_smem_size;
+    st.global.v4.u32 [%p0], {%r2, %r4, %r5, %r6};"""
+    result = launch(body, {"out": out})
+    assert out.tolist() == [0, 5, 1024, 4] and result.shared_bytes == 4
+    with pytest.raises(OutOfBounds, match="shared address 0x0"):
+        launch("ld.shared.b32 %r4, [0];", {"out": out})
+
+
 def test_registers_of_the_driver_and_of_reserved_memory():
     """0 is what nobody set; shared memory begins behind the kilobyte that the system reserves."""
     out = np.zeros(10, np.uint64)

@@ -4,7 +4,7 @@ says: each is run, and its values are looked at. ptxas of CUDA 13 takes all of t
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import Machine, PtxSyntaxError, UnknownInstruction
+from numba_marlin.emulator import Machine, OutOfBounds, PtxSyntaxError, UnknownInstruction
 from tests.emulator.ptx_cases import HEADER, frame, launch
 
 LANES = np.arange(32)
@@ -304,3 +304,68 @@ def test_bytes_of_zero_end_a_text():
     assert out.tolist() == [7]
     with pytest.raises(PtxSyntaxError, match="unexpected character"):
         Machine(text.replace(" 7", "\0 7"))
+
+
+def test_declarations_without_spaces():
+    before = """.func (.param.b32 r) twice(.param.b32 a)
+    { .reg.b32 x; ld.param.b32 x, [a]; add.u32 x, x, x; st.param.b32 [r], x; ret; }
+    .global.u32 g[2] = {40, 50};"""
+    body = """.reg.v4.u16 q; .param.b32 in; .param.b32 out; st.param.b32 [in], 21;
+    call (out), twice, (in); ld.param.b32 %r1, [out]; mov.v4.u16 q, {1, 2, 3, 4};
+    cvt.u32.u16 %r2, q.z; ld.global.u32 %r3, [g+4];"""
+    assert values(body, 3, before) == [42, 3, 50]
+
+
+def test_vector_registers_as_parameters_and_results():
+    before = """.func (.reg .v2 .b32 r) turned(.reg .v2 .b32 a)
+    { mov.v2.b32 r, {a.y, a.x}; ret; }"""
+    body = """.reg .v2 .b32 v; mov.v2.b32 v, {5, 7}; call (v), turned, (v);
+    mov.b32 %r1, v.x; mov.b32 %r2, v.y;"""
+    assert values(body, 2, before) == [7, 5]
+
+
+def test_a_variable_s_name_as_an_address_says_the_state_space():
+    """Of ld, st and atom without one: ptxas has LDS, STS, STL, ATOMS there. An address in a
+    register is generic all the same."""
+    body = """.shared .b32 s[2]; .local .b32 l; st.b32 [s+4], 5; ld.shared.b32 %r1, [s+4];
+    st.local.b32 [l], 9; ld.b32 %r2, [l]; st.volatile.shared.b32 [s], 0; bar.sync 0;
+    atom.add.u32 %r3, [s], 1; bar.sync 0; ld.b32 %r4, [s];"""
+    assert values(body, 4)[:2] == [5, 9] and values(body, 4)[3] == 32
+    with pytest.raises(OutOfBounds, match="no generic form"):
+        values(".shared .b32 s[2]; mov.u64 %rd1, s; st.b32 [%rd1], 5;")
+
+
+def test_sync_behind_other_modifiers():
+    """As CUB has it in inline PTX; ptxas takes modifiers in any order."""
+    body = """setp.lt.u32 %q1, %t, 5; vote.ballot.sync.b32 %r1, %q1, -1;
+    shfl.idx.sync.b32 %r2, %t, 7, 31, -1; redux.add.sync.u32 %r3, %t, -1;"""
+    assert values(body, 3) == [31, 7, sum(range(32))]
+
+
+def test_votes_and_shuffles_of_old():
+    """Without .sync and a member mask: of the lanes that come together."""
+    body = """setp.lt.u32 %q1, %t, 5; vote.ballot.b32 %r1, %q1; vote.any.pred %q2, %q1;
+    selp.u32 %r2, 1, 0, %q2; shfl.up.b32 %r3|%q3, %t, 1, 0; shfl.idx.b32 %r4, %t, 9, 31;
+    mov.u32 %r5, 0; @%q1 bra FEW; bra DONE; FEW: vote.ballot.b32 %r5, %q1;
+    shfl.bfly.b32 %r6, %t, 1, 31; DONE:"""
+    assert values(body, 6) == [31, 1, 0, 9, 31, 1]
+
+
+def test_a_prototype_without_a_semicolon():
+    """nvopencc, of CUDA 2 to 4, ends it so."""
+    before = """.visible .func (.param .u32 r) twice (.param .u32 a)
+    .global .align 4 .u32 g[2] = {40, 50};
+    .visible .func (.param .u32 r) twice (.param .u32 a)
+    { .reg .u32 x; ld.param.u32 x, [a]; add.u32 x, x, x; st.param.u32 [r], x; ret; }
+    """
+    body = """.param .u32 in; .param .u32 out; st.param.u32 [in], 21; call (out), twice, (in);
+    ld.param.u32 %r1, [out]; ld.global.u32 %r2, [g+4];"""
+    assert values(body, 2, before) == [42, 50]
+
+
+def test_textures_are_refused_where_they_are_read():
+    """Not where they are declared: other kernels of the module run."""
+    before = ".global .texref t; .global .surfref s; .global .samplerref u;"
+    assert values("mov.u32 %r1, 7;", 1, before) == [7]
+    with pytest.raises(UnknownInstruction, match="no textures and surfaces"):
+        values("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", 1, before)

@@ -1,12 +1,18 @@
 """Contract under test: what compute-sanitizer said is read and judged as
-``experiments/sanitizer.py`` says, and the problems of experiment 02 cover what the heuristics
-propose. The tools' words are invented."""
+``experiments/sanitizer.py`` says, and the problems of experiments 02 and 23 cover what the
+heuristics propose. The tools' words are invented."""
 
 import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.execution import driver, gpu
+from numba_marlin.execution.machine import set_up
+from tests.kernels.harness import cases
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -216,7 +222,123 @@ def test_planted_edits_break_the_kernels_they_are_planted_in(load):
     assert len(edits) == 4 and all(edit(ptx) != ptx for edit in edits)
 
 
-@pytest.mark.parametrize("experiment", ("01_faithful", "02_hopper"))
+@pytest.mark.parametrize("experiment", ("01_faithful", "02_hopper", "23_w4a8"))
 def test_the_readmes_hold_the_markers(load, experiment):
     text = (ROOT / experiment / "README.md").read_text(encoding="utf-8")
     assert [text.count(marker) for marker in load("sanitizer.py").MARKERS] == [1, 1]
+
+
+# ---- W4A8
+
+
+class Held:
+    """In place of ``driver.DeviceArray``: memory of the host, whose address is its number."""
+
+    made: list["Held"] = []
+
+    def __init__(self, shape, dtype):
+        self.array, self.address = np.full(shape, 0x55, dtype), len(self.made)
+        self.made.append(self)
+
+    @classmethod
+    def from_host(cls, array):
+        found = cls(array.shape, array.dtype)
+        found.array[...] = array
+        return found
+
+    def fill_words(self, word):
+        self.array.reshape(-1).view(np.uint8)[:] = np.resize(
+            np.array([word], np.uint32).view(np.uint8), self.array.nbytes
+        )
+
+    def to_host(self):
+        return self.array
+
+
+@pytest.fixture
+def on_machine(monkeypatch):
+    """A launch on a GPU is one on the PTX machine."""
+    monkeypatch.setattr(Held, "made", [])
+    monkeypatch.setattr(driver, "DeviceArray", Held)
+    monkeypatch.setattr(driver, "synchronize", lambda ordinal: None)
+    monkeypatch.setattr(
+        gpu, "arguments", lambda binding, addresses, ordinal: tuple(addresses.items())
+    )
+
+    def loaded(binding, ordinal):
+        def launch(grid, arguments):
+            given = {name: Held.made[address].array for name, address in arguments}
+            set_up(binding, given=given).run()
+
+        return launch
+
+    monkeypatch.setattr(gpu, "loaded", loaded)
+
+
+def test_w4a8_cases_cover_every_tile_of_either_type_and_all_groups(load):
+    suite = load("23_w4a8/sanitize.py")
+    kinds = ("int8", "fp8")
+    for choose, kind in ((suite.many, "int8"), (suite.many, "fp8"), (suite.few, "int8")):
+        wanted = {
+            arrangement
+            for group_size in (128, 64, 32, -1)
+            for arrangement in suite.proposed(choose, ((512, 512, group_size, None),), kind)
+        }
+        name = "decode_int8" if choose is suite.few else f"wgmma_{kind}"
+        mine = [case for case in suite.CASES if case.kernel == name]
+        for arrangement in wanted:
+            alike = [case for case in mine if suite.arrangement_of(case.config) == arrangement]
+            assert {(case.config.dtype, case.config.bias) for case in alike} == {
+                ("float16", False),
+                ("bfloat16", True),
+            }
+            assert {case.m > arrangement[0] for case in alike} == {True, False}
+        assert {case.group_size for case in mine} == {128, 64, 32, -1}
+        assert {case.config.zeros for case in mine} == {None, "integer"}
+        assert any(case.n % 64 and case.k % 128 for case in mine)
+    types = {(case.config.kind, case.config.dtype) for case in suite.CASES if hasattr(case, "x")}
+    assert types == {(kind, dtype) for kind in kinds for dtype in ("float16", "bfloat16")}
+    indexes = [index for batch in suite.SUITE.batches for index in batch]
+    assert sorted(indexes) == list(range(len(suite.CASES)))
+
+
+def test_w4a8_every_tool_has_an_error_that_it_must_find(load):
+    """But racecheck in ``wgmma_int8`` and ``wgmma_fp8``, whose warps share no memory that they
+    store."""
+    suite = load("23_w4a8/sanitize.py")
+    kernels = {case.kernel for case in suite.CASES}
+    assert len(kernels) == 4
+    assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {
+        (tool, kernel)
+        for tool in suite.sanitizer.TOOLS
+        for kernel in kernels
+        if (tool, kernel[:5]) != ("racecheck", "wgmma")
+    }
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    cases(
+        (("quantize_activations",), ("decode_int8",), ("wgmma_int8",), ("wgmma_fp8",)),
+        lambda kernel: kernel == "quantize_activations",
+    ),
+)
+def test_w4a8_launches_are_right_and_what_is_too_short_is_left(load, on_machine, kernel):
+    suite = load("23_w4a8/sanitize.py")
+    for case in suite.CASES:
+        if case.kernel == kernel and (kernel != "quantize_activations" or case.m == 3):
+            assert suite.run_case(case, case.build("numba-cuda", "sm_90a"))
+    short = [plant for plant in suite.PLANTS if plant.short and plant.case.kernel == kernel]
+    assert short
+    for plant in short:
+        with pytest.raises(OutOfBounds, match=rf"\b{plant.short}\b.* lie in no buffer"):
+            suite.run_case(plant.case, plant.case.build("numba-cuda", "sm_90a"), plant)
+
+
+@pytest.mark.thorough
+def test_w4a8_planted_edits_break_the_kernels_they_are_planted_in(load):
+    suite = load("23_w4a8/sanitize.py")
+    for plant in suite.PLANTS:
+        if plant.edit:
+            compiled = plant.case.build("numba-cuda", "sm_90a")
+            assert suite.sanitizer.edited(compiled, plant.edit).ptx != compiled.ptx

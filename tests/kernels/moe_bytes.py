@@ -64,8 +64,8 @@ PROPOSED = {
 ON_GPU = CONFIGURATIONS | {
     name: config
     for name, config in PROPOSED.items()
-    if (config.tile_m, config.tile_n) in ((16, 128), (192, 128), (128, 256))
-    and config.ordered == (config.tile_m == 192)
+    if (config.tile_m, config.tile_n) in ((16, 128), (176, 128), (192, 128), (128, 256))
+    and config.ordered == (config.tile_m > 128)
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import heuristics
+from numba_marlin import heuristics, pack, shard, unpack
 from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, find_kernel
@@ -108,6 +108,26 @@ def test_the_same_order_of_sums_gives_the_same_bits(name, run_on, thorough):
         for first, m, sms in ((0, ROWS, 2), (39, 1, 4), (20, 7, 3), (3, 17, 2)):
             found = bits(config, x[first : first + m], weight, run_on, sms)
             assert (found == expected[first : first + m]).all(), (config, first, m, sms)
+
+
+PLACES = {  # ragged: 144 columns, and 136 of them
+    "decode, two owners": replace(DECODE, ragged=True),
+    "decode, four owners": replace(DECODE, warps_k=4, stage_k=128, ragged=True),
+    "decode, more warps than owners": replace(DECODE, warps_k=8, stage_k=256, ragged=True),
+    "wgmma, two rows of consumers": ALIKE["wgmma, two rows of consumers"][0],
+    "wgmma, pairs of blocks": ALIKE["wgmma, pairs of blocks"][0],
+}
+
+
+@pytest.mark.parametrize(
+    "name", cases(((name,) for name in PLACES), lambda name: name == "decode, four owners")
+)
+def test_the_place_of_a_column_in_a_tile_does_not_change_its_bits(name, run_on):
+    """So that a part of a weight's columns gives the bits of the whole (``rank``'s whole_n)."""
+    x, weight = cancelling(ROWS, 144, K, GROUP)
+    part = unpack(shard(pack(weight), 1, 2, "n", sizes=(8, 136)))
+    whole = bits(PLACES[name], x, weight, run_on, sms=4)
+    assert (bits(PLACES[name], x, part, run_on, sms=4) == whole[:, 8:]).all()
 
 
 @pytest.mark.thorough

@@ -111,7 +111,14 @@ def test_rows_of_the_smallest_numbers(kind, run_on):
 
 @pytest.mark.parametrize(
     "m, k, group_size, threads",
-    ((16, 28672, None, 1024), (16, 8192, None, 512), (4096, 8192, None, 256), (64, 8192, 128, 32)),
+    (
+        (16, 28672, None, 1024),
+        (16, 8192, None, 512),
+        (4096, 4096, None, 128),
+        (4096, 14336, None, 256),
+        (4096, 28672, None, 512),
+        (64, 8192, 128, 32),
+    ),
 )
 def test_as_many_threads_as_rows_want(m, k, group_size, threads):
     assert RowTypes(group_size=group_size).for_rows(m, k).threads == threads
@@ -119,7 +126,7 @@ def test_as_many_threads_as_rows_want(m, k, group_size, threads):
 
 @pytest.mark.thorough
 def test_blocks_of_all_sizes_give_the_same_bytes(run_on):
-    """1024 threads with 16 of them idle, and rows that 256 threads take in turns."""
+    """1024 threads with 16 of them idle, and rows that 128 threads take in turns."""
     for m, k in ((2, 16 * 1040), (300, 16 * 280)):
         check(rows(4, m, k, "float16"), "int8", None, run_on)
 

@@ -37,8 +37,8 @@ def ranks(request, started, run_on, tmp_path):
     from tests.torch_room.ranks import Ranks
 
     world = request.param
-    if run_on == "cuda" and torch.cuda.device_count() < world:
-        pytest.skip(f"needs {world} GPUs")
+    if run_on == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     if world not in started or not started[world].alive:
         started[world] = Ranks(world, tmp_path / "store", "nccl" if run_on == "cuda" else "gloo")
     return started[world]

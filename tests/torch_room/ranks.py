@@ -1,9 +1,15 @@
 """Processes of one torch.distributed group, which call functions for a test: gloo on the CPU, NCCL
-on GPUs. Nothing hangs: who does not answer in time is ended."""
+on GPUs. Nothing hangs: who does not answer in time is ended.
+
+With fewer GPUs than processes some share one. NCCL refuses that of processes of one host, so each
+is told that it has a host of its own: they exchange through sockets then, not through NVLink.
+"""
 
 import datetime
 import multiprocessing
+import os
 import traceback
+from multiprocessing.connection import wait
 
 import pytest
 import torch
@@ -30,20 +36,30 @@ class Ranks:
     def __call__(self, function, *arguments):
         for pipe in self.pipes:
             pipe.send((function, arguments))
-        return [self._answer(rank) for rank in range(self.world)]
+        answers, waiting = {}, list(self.pipes)
+        while waiting:
+            # who answers first: one that failed may be why the others wait
+            there = wait(waiting, TIMEOUT_S)
+            if not there:
+                self._fail(self.pipes.index(waiting[0]), "no answer in time")
+            for pipe in there:
+                rank = self.pipes.index(pipe)
+                answers[rank] = self._answer(rank)
+                waiting.remove(pipe)
+        return [answers[rank] for rank in range(self.world)]
 
     def _answer(self, rank: int):
         try:
-            if not self.pipes[rank].poll(TIMEOUT_S):
-                raise EOFError("no answer in time")
             failed, answer = self.pipes[rank].recv()
         except EOFError as error:
-            self.close()
-            pytest.fail(f"rank {rank} is gone: {error}")
+            self._fail(rank, error)
         if failed:
-            self.close()  # the others may wait for it
-            pytest.fail(f"rank {rank}:\n{answer}")
+            self._fail(rank, answer)
         return answer
+
+    def _fail(self, rank: int, why):
+        self.close()  # the others may wait for it
+        pytest.fail(f"rank {rank}:\n{why}")
 
     @property
     def alive(self) -> bool:
@@ -59,7 +75,10 @@ class Ranks:
 def _serve(pipe, rank, world, file, backend):
     torch.set_num_threads(1)
     if backend == "nccl":
-        torch.cuda.set_device(rank)
+        gpus = torch.cuda.device_count()
+        if gpus < world:
+            os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_IB_DISABLE": "1"}
+        torch.cuda.set_device(rank % gpus)
     dist.init_process_group(
         backend,
         init_method=f"file://{file}",

@@ -28,16 +28,20 @@ def with_array_words(ptx: str, entry: str, parameters) -> str:
     def load(match):
         source = sources[int(match["index"])]
         if isinstance(source, int):
-            return f"mov.u64 {match['register']}, {source};"
-        return f"ld.param.u64 {match['register']}, [{entry}_param_{passed.index(source)}];"
+            return f"mov.u{match['width']} {match['register']}, {source};"
+        place = f"[{entry}_param_{passed.index(source)}]"
+        return f"ld.param.u{match['width']} {match['register']}, {place};"
 
     body, count = re.subn(
-        rf"ld\.param\.[ub]64\s+(?P<register>%\w+), \[{re.escape(entry)}_param_(?P<index>\d+)\];",
+        rf"ld\.param\.[ub](?P<width>32|64)\s+(?P<register>%\w+),"
+        rf" \[{re.escape(entry)}_param_(?P<index>\d+)\];",
         load,
         body,
     )
     if count != len(re.findall(rf"\b{re.escape(entry)}_param_\d+", ptx[head.end() :])):
-        raise ValueError(f"PTX reads parameters of {entry} other than as words of 64 bits")
+        raise ValueError(
+            f"PTX reads parameters of {entry} other than as words of 64 bits or their lower halves"
+        )
     return ptx[: head.start(1)] + declared + ptx[head.end(1) : head.end()] + body
 
 

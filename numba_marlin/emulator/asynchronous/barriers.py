@@ -15,7 +15,14 @@ import numpy as np
 
 from numba_marlin.emulator.errors import MachineError
 from numba_marlin.emulator.state.ends import Barrier
-from numba_marlin.emulator.state.lanes import WARP, Placement, error_at, mask_lanes, unpack_masks
+from numba_marlin.emulator.state.lanes import (
+    WARP,
+    Lanes,
+    Placement,
+    error_at,
+    mask_lanes,
+    unpack_masks,
+)
 from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import Constant
 
@@ -103,18 +110,37 @@ class Barriers:
             self.states[key].known = self.races.arrive(self.states[key].known, coming)
         return self._complete(key)
 
+    def at_once(self, lanes: Lanes, end: Barrier) -> bool:
+        """Whether ``lanes``, whole warps in their order, are all of some blocks, and nobody waits
+        at any barrier: then they have met, and go on as they are."""
+        per_block, warps = self.placement.warps_per_block, lanes.warps
+        if self.states or len(warps) % per_block or self._of_all(end) is None:
+            return False
+        first, last = warps[::per_block], warps[per_block - 1 :: per_block]
+        if (first % per_block).any() or (last - first != per_block - 1).any():
+            return False
+        if self.races is None:
+            return True
+        slots = (first // per_block).tolist()
+        return len(self.races.meet(slots)) == len(slots)
+
+    def _of_all(self, end: Barrier) -> int | None:
+        """The barrier's number, if it is one of all threads of a block, and is said in the
+        text."""
+        if end.kind != "sync" or not isinstance(end.number, Constant):
+            return None
+        number, count = int(end.number.value), end.count
+        if count is not None:
+            threads = self.placement.warps_per_block * WARP
+            if not isinstance(count, Constant) or int(count.value) != threads:
+                return None
+        return number if number < COUNT else None
+
     def _whole(self, paths: Sequence[Path], end: Barrier) -> set[int]:
         """Slots of the blocks all of whose threads come at once to a barrier at which nobody waits:
         there is nothing to keep of it."""
-        per_block = self.placement.warps_per_block
-        if end.kind != "sync" or len(paths) < per_block or not isinstance(end.number, Constant):
-            return set()
-        number, count = int(end.number.value), end.count
-        if (
-            number >= COUNT
-            or count is not None
-            and (not isinstance(count, Constant) or int(count.value) != per_block * WARP)
-        ):
+        per_block, number = self.placement.warps_per_block, self._of_all(end)
+        if number is None or len(paths) < per_block:
             return set()
         initial, here = self.placement.initial_mask, defaultdict(int)
         for path in paths:

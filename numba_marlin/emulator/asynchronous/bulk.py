@@ -233,6 +233,8 @@ class BulkCopies:
 
     def block_ended(self, slot: int) -> None:
         """PendingCopyRead if copies still want the shared memory of the block that ends."""
+        if not self.loads and not self.stores:
+            return
         low, high = (n * self.memory.shared.stride for n in (slot, slot + 1))
         for group in (self.loads, self.stores):
             for copy in (copy for copies in group.values() for copy in copies):

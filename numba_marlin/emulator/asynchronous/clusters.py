@@ -134,7 +134,7 @@ class ClusterBarriers:
     def forget(self, slots: Iterable[int]) -> None:
         """New blocks move in."""
         per_block = self.placement.warps_per_block
-        for slot in slots:
+        for slot in slots if self.arrived else ():
             for warp in range(slot * per_block, (slot + 1) * per_block):
                 self.arrived.pop(warp, None)
 

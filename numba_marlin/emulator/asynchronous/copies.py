@@ -24,6 +24,7 @@ from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.text.program import Instruction
 
 SMALLEST = 4  # bytes of the smallest copy
+FIRST_PLACES = 16  # of a queue
 
 
 class AsyncCopies:
@@ -33,7 +34,8 @@ class AsyncCopies:
         self.tail = np.zeros((warps, WARP), np.int64)  # copies issued by a thread so far
         self.head = np.zeros((warps, WARP), np.int64)  # of those, landed
         self.groups = np.zeros((warps, WARP), np.int64)  # groups committed so far
-        self._grow_queue(16, warps)
+        copies = any(ins.root == "cp.async" for ins in instructions)
+        self._grow_queue(FIRST_PLACES if copies else 1, warps)
         # tail when group g (modulo length) was committed
         self.group_end = np.zeros((2, warps, WARP), np.int64)
 

@@ -15,7 +15,7 @@ from numba_marlin.emulator.errors import DivergentCollective
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.state import numerics
 from numba_marlin.emulator.state.lanes import FULL, WARP, error_at
-from numba_marlin.emulator.text.program import Pair, Sink
+from numba_marlin.emulator.text.program import Immediate, Pair, Sink
 
 LANE = np.arange(WARP)
 
@@ -106,11 +106,20 @@ def given(mask, lanes, source):
     return np.take_along_axis(members, source[..., None], -1)[..., 0]
 
 
-@instruction("shfl.sync")
+def with_mask(ins, count: int) -> list:
+    """The operands of an instruction that has ``count`` with its member mask. Of old, without
+    .sync, there is none, and all lanes that are here take part."""
+    if ins.root.endswith(".sync"):
+        return operands(ins, count)
+    return [*operands(ins, count - 1), Immediate(FULL)]
+
+
+@instruction("shfl.sync", "shfl")
 def shfl(ins, m):
-    """#data-movement-and-conversion-instructions-shfl-sync: d|p, a, b, c, membermask"""
+    """#data-movement-and-conversion-instructions-shfl-sync: d|p, a, b, c, membermask;
+    #data-movement-and-conversion-instructions-shfl-deprecated"""
     allow(ins, "up", "down", "bfly", "idx")
-    result, *rest = operands(ins, 5)
+    result, *rest = with_mask(ins, 5)
     first, second = (result.first, result.second) if isinstance(result, Pair) else (result, Sink())
     d, p = m.destination(ins, first, "b32"), m.destination(ins, second, "pred")
     a, b, c, mask = (m.source(ins, operand, "u32") for operand in rest)
@@ -120,7 +129,8 @@ def shfl(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s], m.checks)
+        if ins.root.endswith(".sync"):
+            members(ins, lanes, mask[s], m.checks)
         warp, lane = coordinates(lanes)
         by, clamp = np.asarray(b[s]).astype(np.int64) & 31, np.asarray(c[s]).astype(np.int64)
         segment, clamp = clamp >> 8 & 31, clamp & 31
@@ -143,18 +153,20 @@ def shfl(ins, m):
     return step
 
 
-@instruction("vote.sync")
+@instruction("vote.sync", "vote")
 def vote(ins, m):
-    """#parallel-synchronization-and-communication-instructions-vote-sync"""
+    """#parallel-synchronization-and-communication-instructions-vote-sync,
+    #parallel-synchronization-and-communication-instructions-vote-deprecated"""
     allow(ins, "all", "any", "uni", "ballot")
     mode = ins.modifiers[0]
-    target, predicate, mask = operands(ins, 3)
+    target, predicate, mask = with_mask(ins, 3)
     d = m.destination(ins, target, "b32" if mode == "ballot" else "pred")
     p, mask = m.source(ins, predicate, "pred"), m.source(ins, mask, "u32")
 
     def step(lanes):
         s = lanes.sel
-        members(ins, lanes, mask[s], m.checks)
+        if ins.root.endswith(".sync"):
+            members(ins, lanes, mask[s], m.checks)
         votes, present, row = by_warp(lanes, p[s])
         asked = named(mask[s], lanes) & spread(present, row, lanes)
         votes = spread(votes, row, lanes)

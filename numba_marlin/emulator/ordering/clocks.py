@@ -21,13 +21,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, later, same
+from numba_marlin.emulator.ordering import shadow as marks
+from numba_marlin.emulator.ordering.news import NOBODY, News, Unions, same
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
 
 NOTHING = 0  # the row of a thread that has acquired nothing
 FIRST_ROWS, FIRST_COLUMNS = 32, 8
 NO_PAGES: dict = {}
-ALONE = np.ones(1, bool)
+ALONE = np.zeros(1, np.intp)
+NOBODIES = np.zeros(0, np.int64)
+
+
+def runs(keys: np.ndarray) -> np.ndarray:
+    """Where others begin."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)
 
 
 class Clocks:
@@ -38,7 +47,6 @@ class Clocks:
     def __init__(self, placement: Placement, blocks: int) -> None:
         self.placement, self.per_block = placement, placement.warps_per_block * WARP
         self.threads, self.unions = blocks * self.per_block, Unions()
-        # a division takes several times as long as a shift, and there is one for each access
         power = self.per_block & (self.per_block - 1) == 0
         self.shift = self.per_block.bit_length() - 1 if power else None
         shape = placement.warps, WARP
@@ -52,6 +60,7 @@ class Clocks:
         self.block_of_column, self.slot_of_column = np.zeros((2, FIRST_COLUMNS), np.int64)
         self.columns_of: dict[int, int] = {}  # block -> how many it has
         self.columns, self.awaited = self.threads, False
+        self._present: tuple[Lanes | None, np.ndarray, np.ndarray] = None, NOBODIES, NOBODIES
         self.before = self.column(NOBODY)
 
     def place(self, slot: int, number: int) -> None:
@@ -66,6 +75,23 @@ class Clocks:
             -1, WARP
         )
         self.row_of[rows] = NOTHING
+        self._present = None, NOBODIES, NOBODIES
+
+    def present(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """(the threads, their records of now, without way and pc): lanes go through many accesses
+        from one release to the next."""
+        if self._present[0] is not lanes:
+            threads = self.thread_of[lanes.sel]
+            self._present = lanes, threads, marks.record(threads, self.clock[threads], 0, 0)
+        return self._present[1:]
+
+    def _tick(self, threads: np.ndarray) -> None:
+        self.clock[threads] += 1
+        self._present = None, NOBODIES, NOBODIES
+
+    def block_of(self, threads: np.ndarray) -> np.ndarray:
+        """A division takes three times as long as a shift, and there is one for each access."""
+        return threads // self.per_block if self.shift is None else threads >> self.shift
 
     def rows_of(self, slot: int) -> slice:
         """The warps of ``slot``."""
@@ -90,11 +116,8 @@ class Clocks:
 
     def places(self, who: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(block, slot in its pages) of threads and columns."""
-        if self.shift is None:
-            block = who // self.per_block
-            slot = who - block * self.per_block
-        else:
-            block, slot = who >> self.shift, who & (self.per_block - 1)
+        block = self.block_of(who)
+        slot = who - block * self.per_block if self.shift is None else who & (self.per_block - 1)
         if who.max(initial=0) >= self.threads:
             columns = who >= self.threads
             index = who[columns] - self.threads
@@ -122,14 +145,26 @@ class Clocks:
                 talks = np.zeros(len(self.own), bool)
                 talks[list(self.others)] = True
                 far &= talks[rows]
-                rows, block, slot, counts = np.broadcast_arrays(rows, block, slot, counts)
-                late[far] = self._of_others(rows[far], block[far], slot[far]) < counts[far]
+                rows, block, slot, counts = (
+                    each if each.shape == far.shape else np.broadcast_to(each, far.shape)
+                    for each in (rows, block, slot, counts)
+                )
+                known = self._of_others(rows[far], block[far], slot[far])
+                late[far] = known < counts[far]
         return late
+
+    def behind_in_block(self, rows: np.ndarray, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """``behind``, where all of ``who`` are of the block of the row; or nobody, and never."""
+        slot = who % self.per_block if self.shift is None else who & (self.per_block - 1)
+        if self.columns > self.threads + 1:
+            columns = who >= self.threads
+            slot[columns] = self.slot_of_column[who[columns] - self.threads]
+        return self.own.reshape(-1).take(rows * self.own.shape[1] + slot) < counts
 
     def _nearby(self, rows: np.ndarray, threads: np.ndarray, who: np.ndarray):
         """(what they know of their own block, 0 for others; which are of it; ``places``)"""
         block, slot = self.places(who)
-        near = block == threads // self.per_block
+        near = block == self.block_of(threads)
         if self.awaited:
             near |= block == NOBODY
         # one index to a place is three times as fast as two
@@ -137,21 +172,24 @@ class Clocks:
         return known if near.all() else np.where(near, known, 0), near, block, slot
 
     def _of_others(self, rows: np.ndarray, blocks: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        found, most = np.zeros(rows.shape, np.int32), int(blocks.max(initial=0)) + 1
+        most = int(blocks.max(initial=0)) + 1
         keys = rows * most + blocks
-        # numbers of 16 bits are sorted by radix, several times as fast
-        small = keys.max(initial=0) < 1 << 16
-        order = np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")
-        keys = keys[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)]):
-            row, block = divmod(int(keys[start]), most)
-            page = self.others.get(row, NO_PAGES).get(block)
+        # neighbours ask for the same page: there are far fewer runs of them than lanes
+        starts = runs(keys)
+        asked, which = np.unique(keys[starts], return_inverse=True)
+        pages = [
+            self.others.get(row, NO_PAGES).get(block)
+            for row, block in zip((asked // most).tolist(), (asked % most).tolist())
+        ]
+        different = {id(page): page for page in pages}  # rows share them
+        table = np.zeros((len(different), self.own.shape[1]), np.int32)
+        for line, page in zip(table, different.values()):
             if page is not None:
-                mine = order[start:stop]
-                there = slots[mine] < len(page)
-                found[mine[there]] = page[slots[mine[there]]]
-        return found
+                line[: len(page)] = page
+        places = {each: place for place, each in enumerate(different)}
+        which = np.array([places[id(page)] for page in pages], np.intp)[which]
+        lines = np.repeat(which * table.shape[1], np.append(starts[1:], len(keys)) - starts)
+        return table.reshape(-1).take(lines + slots)
 
     def unknown(self, slot: int, who: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Of the threads ``who`` of other blocks, have come to ``counts``: which of them no thread
@@ -191,8 +229,19 @@ class Clocks:
             page[threads[mine] - block * self.per_block] = self.clock[threads[mine]]
             told = News(self.others.get(row, NO_PAGES), block, page)
             news = told if news.page is None and not news.of else self.unions.both(news, told)
-        self.clock[threads] += 1
+        self._tick(threads)
         return news
+
+    def releases(self, lanes: Lanes) -> list[News]:
+        """``release`` of each lane alone, one after the other."""
+        rows, threads = self.row_of[lanes.sel].reshape(-1), self.thread_of[lanes.sel].reshape(-1)
+        pages, blocks = self.own[rows], threads // self.per_block
+        pages[np.arange(len(rows)), threads - blocks * self.per_block] = self.clock[threads]
+        self._tick(threads)
+        return [
+            News(self.others.get(row, NO_PAGES), block, page)
+            for row, block, page in zip(rows.tolist(), blocks.tolist(), pages)
+        ]
 
     def snapshots(self, lanes: Lanes) -> dict[int, tuple[News, int]]:
         """Thread -> (what it knows, its own clock), as a fence leaves it for writes to come."""
@@ -202,44 +251,60 @@ class Clocks:
             news = News(self.others.get(row, NO_PAGES), block, self.own[row].copy())
             for thread, clock in zip(threads[mine].tolist(), self.clock[threads[mine]].tolist()):
                 found[thread] = news, clock
-        self.clock[threads] += 1
+        self._tick(threads)
         return found
 
     def acquire(self, lanes: Lanes, news: News) -> None:
         """``lanes`` learn what somebody released, or that columns have come so far."""
-        threads, before = self.thread_of[lanes.sel], 0
-        if self.awaited:
-            before = max(int(page[self.per_block]) for _, page in news.pages())
-        part, last = np.array(self.row_of[lanes.sel]), {}  # no view
-        for row, block, mine in self._groups(part.reshape(-1), threads.reshape(-1)):
-            old = own = self.own[row]
-            page, held = news.about(block), self.others.get(row, NO_PAGES)
+        part, threads = np.array(self.row_of[lanes.sel]), self.thread_of[lanes.sel].reshape(-1)
+        rows = part.reshape(-1)  # a view: ``part`` is a copy
+        groups = self._groups(rows, threads)
+        numbers = [row for row, _, _ in groups]
+        own = self.own[numbers]
+        for line, (_, block, _) in zip(own, groups):
+            page = news.about(block)
             if page is not None:
-                own = later(own, page)
-            if before > own[self.per_block]:
-                own = own.copy()
-                own[self.per_block] = before
-            others = self.unions.of(held, news.of)
+                head = line[: len(page)]
+                np.maximum(head, page, out=head)
+        if self.awaited:
+            before = max((int(page[self.per_block]) for _, page in news.pages()), default=0)
+            np.maximum(own[:, self.per_block], before, out=own[:, self.per_block])
+        grown = (own != self.own[numbers]).any(axis=1).tolist()
+        shared, spare = self._used_by_others(groups), self._new_rows(len(groups))
+        joined: dict[int, tuple] = {}  # with what rows know of other blocks, which they share
+        last: dict[int, int] = {}
+        for line, more, row_is_shared, (row, block, mine) in zip(own, grown, shared, groups):
+            held, target = self.others.get(row, NO_PAGES), row
+            if id(held) not in joined:
+                joined[id(held)] = held, self.unions.of(held, news.of)
+            others = joined[id(held)][1]
             if news.block not in (block, NOBODY):
                 others = self.unions.with_page(News(others), News({}, news.block, news.page)).of
-            twin, target = last.get(block), row
+            twin = last.get(block)
             if (
                 twin is not None
-                and np.array_equal(self.own[twin], own)
+                and np.array_equal(self.own[twin], line)
                 and same(self.others.get(twin, NO_PAGES), others)
             ):
                 target = twin
-            elif own is not old or others is not held:
-                users = np.count_nonzero(self.row_of[self.rows_of(self.slot_of[block])] == row)
-                if row == NOTHING or users != np.count_nonzero(mine):
-                    target = self._new_row()
-                self.own[target] = own
+            elif more or others is not held:
+                if row == NOTHING or row_is_shared:
+                    target = spare.pop()
+                self.own[target] = line
                 if others:
                     self.others[target] = others
             last[block] = target
             if target != row:
-                part.reshape(-1)[mine] = target
-                self.row_of[lanes.sel] = part
+                rows[mine] = target
+        self.free += spare
+        self.row_of[lanes.sel] = part
+
+    def _used_by_others(self, groups) -> list[bool]:
+        """Of which of the groups threads beside theirs have the row."""
+        slots = [self.slot_of[block] for _, block, _ in groups]
+        rows = self.row_of.reshape(self.placement.slots, -1)[slots]
+        uses = (rows == np.array([[row] for row, _, _ in groups])).sum(axis=1)
+        return [count != len(mine) for count, (_, _, mine) in zip(uses.tolist(), groups)]
 
     def meet(self, warps: np.ndarray) -> np.ndarray:
         """All threads of each group of ``warps`` [groups, warps of a group], of one block, tell
@@ -257,48 +322,62 @@ class Clocks:
         row = rows[:, 0].copy()
         used = np.bincount(self.row_of.reshape(-1), minlength=len(self.own))
         fresh = np.flatnonzero((row == NOTHING) | (used[row] > rows.shape[1]) | apart)
-        old = row[fresh]
-        for index in fresh.tolist():
-            others = NO_PAGES
+        if fresh.size:
+            new = self._new_rows(len(fresh))
             if self.others:
-                for each in set(rows[index].tolist()):
-                    others = self.unions.of(others, self.others.get(each, NO_PAGES))
-            row[index] = self._new_row()
-            self.row_of[warps[index]] = row[index]
-            if others:
-                self.others[int(row[index])] = others
-        self.own[row[fresh]] = self.own[old]
+                self._put_together(new, rows[fresh])
+            self.own[new] = self.own[row[fresh]]
+            row[fresh] = new
+            self.row_of[warps[fresh]] = row[fresh, None, None]
         threads = self.thread_of[warps].reshape(len(warps), -1)
         first = threads[:, :1] // self.per_block * self.per_block
         self.own[row[:, None], threads - first] = self.clock[threads]
-        self.clock[threads] += 1
+        self._tick(threads)
         return done
+
+    def _put_together(self, new: list[int], rows: np.ndarray) -> None:
+        """Each of ``new`` gets what its ``rows`` [new, threads] know of other blocks."""
+        index, column = np.nonzero(np.diff(rows, axis=1, prepend=-1))  # where others begin
+        for place, row in zip(index.tolist(), rows[index, column].tolist()):
+            others = self.others.get(row)
+            if others:
+                target = new[place]
+                self.others[target] = self.unions.of(self.others.get(target, NO_PAGES), others)
 
     def learn(self, lanes: Lanes, column: int, count: int) -> None:
         """``lanes`` have seen what belongs to ``column`` up to ``count``."""
         self.awaited |= column == self.before
         self.acquire(lanes, self.news_of(column, count))
 
-    def _groups(self, rows: np.ndarray, threads: np.ndarray):
-        """(row, block, which of the threads) of threads that share both."""
-        if rows.size == 1:  # a barrier of the grid is a message of one thread, for each block
+    def _groups(self, rows: np.ndarray, threads: np.ndarray) -> list[tuple[int, int, np.ndarray]]:
+        """(row, block, places of the threads) of threads that share both."""
+        if rows.size == 1:
             return [(int(rows[0]), int(threads[0]) // self.per_block, ALONE)]
         blocks = threads // self.per_block
         if (rows == rows[0]).all() and (blocks == blocks[0]).all():
-            return [(int(rows[0]), int(blocks[0]), np.ones(len(rows), bool))]
+            return [(int(rows[0]), int(blocks[0]), np.arange(len(rows)))]
         most = self.threads // self.per_block
         keys = rows * most + blocks
-        return [(*divmod(key, most), keys == key) for key in np.unique(keys).tolist()]
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        starts = runs(keys)
+        ends = [*starts[1:].tolist(), len(keys)]
+        return [
+            (*divmod(key, most), order[start:end])
+            for key, start, end in zip(keys[starts].tolist(), starts.tolist(), ends)
+        ]
 
-    def _new_row(self) -> int:
-        if not self.free:
+    def _new_rows(self, count: int) -> list[int]:
+        if len(self.free) < count:
             used = np.zeros(len(self.own), bool)
             used[self.row_of] = used[NOTHING] = True
             self.free = np.flatnonzero(~used)[::-1].tolist()
             for row in self.free:
                 self.others.pop(row, None)
-            if len(self.free) < len(self.own) // 2:
+            while len(self.free) < max(count, len(self.own) // 2):
                 more = len(self.own)
                 self.own = np.pad(self.own, ((0, more), (0, 0)))
                 self.free += range(more, 2 * more)
-        return self.free.pop()
+        taken = self.free[len(self.free) - count :]
+        del self.free[len(self.free) - count :]
+        return taken

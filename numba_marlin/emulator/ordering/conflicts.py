@@ -85,11 +85,10 @@ class Conflicts:
                 self._check(ins, part, shadow, units, writing, way, given)
             if kind == "copy-issue":
                 continue
-            threads = self.clocks.thread_of[part.sel]
-            records = np.broadcast_to(
-                marks.record(threads, self.clocks.clock[threads], way, ins.pc)[..., None],
-                units.shape,
-            )
+            threads, present = self.clocks.present(part)
+            records = (present | (way << marks.WAY_SHIFT | ins.pc))[..., None]
+            if units.shape[-1] > 1:
+                records = np.broadcast_to(records, units.shape)
             if writing:
                 shadow.wrote(units, records, way in marks.SCOPES)
                 if way in (marks.WEAK, marks.COPY):
@@ -97,7 +96,8 @@ class Conflicts:
                 elif way in (marks.STRONG_CTA, marks.STRONG_CLUSTER):
                     self._beyond_scope(ins, part, shadow, units, records, way)
             else:
-                shadow.read(units, (threads // WARP)[..., None], records, way in marks.SCOPES)
+                warps = (threads >> WARP.bit_length() - 1)[..., None]
+                shadow.read(units, warps, records, way in marks.SCOPES)
             if way in marks.SCOPES:
                 self._synchronise(part, shadow, units, order, kind)
             elif writing and shadow.objects[units].any():
@@ -121,7 +121,10 @@ class Conflicts:
         for buffer, mine in self.memory.globals.parts(address, nbytes):
             shadow = self.of_buffer(buffer)
             if shadow is not None:
-                part = lanes if mine.all() else lanes.narrow(mine)
+                if mine.all():
+                    yield shadow, lanes, address - buffer.address, None
+                    continue
+                part = lanes.narrow(mine)
                 yield shadow, part, (address[mine] - buffer.address).reshape(part.shape), mine
 
     def _check(
@@ -151,7 +154,13 @@ class Conflicts:
         """``_check`` against the records ``before`` [*units.shape, records]."""
         who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
         threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = self.clocks.behind(rows, threads, who, marks.clock_of(before)) & (who != threads)
+        counts = marks.clock_of(before)
+        if shadow is self.shared and not self.remote:  # whose records are of its block
+            late = self.clocks.behind_in_block(rows, who, counts)
+        else:
+            late = self.clocks.behind(rows, threads, who, counts)
+        if late.any():
+            late &= who != threads
         if late.any():
             strong = self._strong(before, threads, way)
             if "volatile" in ins.modifiers and self.checks.on("volatile-warp-sync"):
@@ -225,13 +234,12 @@ class Conflicts:
         if way not in marks.SCOPES:
             return np.zeros(before.shape, bool)
         blocks, mine = np.broadcast_arrays(
-            marks.who_of(before) // self.clocks.per_block, threads // self.clocks.per_block
+            self.clocks.block_of(marks.who_of(before)), self.clocks.block_of(threads)
         )
         both = np.minimum(ways, way)
-        found = np.isin(ways, list(marks.SCOPES)) & ((both == marks.STRONG_GPU) | (blocks == mine))
-        for index in np.argwhere(
-            ~found & (both == marks.STRONG_CLUSTER) & np.isin(ways, list(marks.SCOPES))
-        ):
+        strong = marks.IS_STRONG[ways]
+        found = strong & ((both == marks.STRONG_GPU) | (blocks == mine))
+        for index in np.argwhere(~found & (both == marks.STRONG_CLUSTER) & strong):
             at = tuple(index)
             found[at] = self.messages.cluster_of(int(blocks[at])) == self.messages.cluster_of(
                 int(mine[at])
@@ -288,8 +296,8 @@ class Conflicts:
     def _synchronise(
         self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
     ) -> None:
-        """What strong accesses hear and leave: atomics one lane after the other, others together
-        where they are of one block and place."""
+        """What strong accesses hear and leave: atomics one lane after the other, stores together
+        where they are of one block and place, loads where they are of one place."""
         first, threads, messages = units[..., 0], self.clocks.thread_of[lanes.sel], self.messages
         if kind == "load" or not order.releases:
             heard = shadow.objects[first]  # elsewhere there is nothing to hear,
@@ -304,11 +312,16 @@ class Conflicts:
             shadow.objects[first], shadow.touched = True, True
         reads, writes = kind != "store", kind != "load"
         if kind == "atomic":
-            for index in np.ndindex(*lanes.shape):
-                place = id(shadow), int(first[index])
+            places = [(id(shadow), unit) for unit in first.reshape(-1).tolist()]
+            if not order.acquires:
+                messages.in_turn(places, lanes, order)
+                return
+            for index, place in zip(np.ndindex(*lanes.shape), places):
                 messages.at(place, lanes.one(index), order, reads, writes)
             return
-        keys = first * self.blocks + threads // self.clocks.per_block
+        keys = first * self.blocks
+        if writes:  # each takes the place of those before
+            keys = keys + threads // self.clocks.per_block
         for key in np.unique(keys).tolist():
             mine = keys == key
             part = lanes if mine.all() else lanes.narrow(mine)

@@ -46,12 +46,13 @@ class GlobalProxies:
     def __init__(self, execution: Execution, blocks: int) -> None:
         instructions = execution.kernel.instructions
         self.memory, self.placement = execution.memory, execution.placement
+        self.unit = 0
         if any(
             "nc" in ins.modifiers or ins.root.startswith("cp.async.bulk") for ins in instructions
         ):
             self.memory.watch = both(self.memory.watch, self.watch)
             self.memory.requests = self.request
-        self.unit = smallest(instructions, "global")
+            self.unit = smallest(instructions, "global")
         self.number = np.zeros(self.placement.slots, np.int32)  # of the block in each slot
         self.fenced = np.full(blocks, NEVER, np.int64)  # when a thread of the block last did
         self.now = NEVER + 1

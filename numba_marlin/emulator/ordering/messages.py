@@ -24,7 +24,8 @@ from numba_marlin.emulator.text.program import Instruction
 CTA, CLUSTER, GPU = 1, 2, 3
 EVERYONE = -1  # in place of a sender: all who have released for the GPU
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
-LONGEST_LOG, MOST_MADE = 1 << 12, 8
+# items of a log for all, and of one for a sender; unions that a log keeps
+LONGEST_LOG, LONGEST_OF_SENDER, MOST_MADE = 1 << 12, 1 << 4, 8
 Key = tuple[int, int]  # scope, number of the sender's block
 Tell = Callable[[], News]
 
@@ -67,14 +68,28 @@ def told(news: News) -> News:
 
 
 class Log:
-    """What was left for the whole GPU at a place, one after the other, behind ``base``."""
+    """What was left at a place, one after the other, behind ``base``: put together when somebody
+    asks for it."""
 
-    def __init__(self, unions: Unions, base: News = NOTHING) -> None:
-        self.unions, self.base = unions, base
+    def __init__(self, unions: Unions, longest: int, base: News = NOTHING) -> None:
+        self.unions, self.longest, self.base = unions, longest, base
         self.items: list[News] = []
         # how many -> these together, of the latest asked for: threads that have read the place
         # before and after an item was left ask in turn
         self.made: dict[int, News] = {}
+
+    def add(self, news: News) -> Log:
+        """The log that goes on, itself unless it is full."""
+        log = self
+        if len(self.items) == self.longest:
+            log = Log(self.unions, self.longest, self.until(self.longest))
+        log.items.append(news)
+        return log
+
+    def so_far(self) -> Tell:
+        if len(self.items) == 1 and self.base is NOTHING:
+            return partial(told, self.items[0])
+        return partial(self.until, len(self.items))
 
     def until(self, count: int) -> News:
         """The first ``count`` of them together."""
@@ -97,31 +112,29 @@ class Left:
         self.clear()
 
     def clear(self) -> None:
-        self.of: dict[Key, News] = {}
+        self.of: dict[Key, Log] = {}
         self.since = object()  # what is left since then only grows
-        self.log, self.narrow = Log(self.unions), False
+        self.log, self.narrow = Log(self.unions, LONGEST_LOG), False
 
     def add(self, key: Key, news: News) -> None:
-        held = self.of.get(key)
-        self.of[key] = news if held is None else self.unions.both(held, news)
-        if key[0] != GPU:
+        log = self.of.get(key) or Log(self.unions, LONGEST_OF_SENDER)
+        self.of[key] = log.add(news)
+        if key[0] == GPU:
+            self.log = self.log.add(news)
+        else:
             self.narrow = True
-            return
-        if len(self.log.items) == LONGEST_LOG:
-            self.log = Log(self.unions, self.log.until(LONGEST_LOG))
-        self.log.items.append(news)
 
     def heard(self, blocks: Iterable[int]) -> Iterator[tuple[Key, Tell]]:
         """What there is for a reader to hear; ``blocks``: those of its cluster, to whom releases
         for the GPU speak in a narrower scope too."""
         if self.log.items:
-            yield (GPU, EVERYONE), partial(self.log.until, len(self.log.items))
+            yield (GPU, EVERYONE), self.log.so_far()
         for key in self.of if self.narrow else ((GPU, block) for block in blocks):
             if key in self.of and (key[0] != GPU or key[1] in blocks):
-                yield key, partial(told, self.of[key])
+                yield key, self.of[key].so_far()
 
     def tells(self, clocks: Clocks, who: int, clock: int) -> bool:
-        return any(clocks.clock_in(news, who) >= clock for news in self.of.values())
+        return any(clocks.clock_in(log.so_far()(), who) >= clock for log in self.of.values())
 
 
 class Messages:
@@ -163,9 +176,12 @@ class Messages:
             left.add((order.scope, block), self.clocks.release(lanes))
         elif self.fenced:
             for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                news = self.released(thread)
-                if news is not None:
-                    left.add((self.fenced[thread][0], block), news)
+                self._send_fenced(left, thread, block)
+
+    def _send_fenced(self, left: Left, thread: int, block: int) -> None:
+        news = self.released(thread)
+        if news is not None:
+            left.add((self.fenced[thread][0], block), news)
 
     def released(self, thread: int) -> News | None:
         """What the thread's last fence released; None if there was none."""
@@ -177,30 +193,58 @@ class Messages:
         return news._replace(page=page)
 
     def receive(self, left: Left, lanes: Lanes, order: Order) -> None:
-        """A read by ``lanes`` (of one block) of what was left."""
-        block, all_known = self.block_of(lanes), False
-        for key, tell in left.heard(self.members[block]):
-            scope, sender = key
-            if all_known and scope == GPU:
+        """A read by ``lanes`` of what was left."""
+        everyone = bool(left.log.items) and order.acquires and order.scope == GPU
+        if everyone:
+            self.clocks.acquire(lanes, left.log.until(len(left.log.items)))
+            if not left.narrow:
+                return
+        threads = self.clocks.thread_of[lanes.sel]
+        blocks = threads // self.clocks.per_block
+        for block in sorted(set(blocks.reshape(-1).tolist())):
+            mine = blocks == block
+            part = lanes if mine.all() else lanes.narrow(mine)
+            for key, tell in left.heard(self.members[block]):
+                scope, sender = key
+                if everyone and scope == GPU:
+                    continue
+                if (
+                    order.acquires
+                    and self.spans(scope, sender, block)
+                    and self.spans(order.scope, block, sender)
+                ):
+                    self.clocks.acquire(part, tell())
+                else:
+                    self._hear(left, threads[mine].tolist(), key, tell)
+
+    def _hear(self, left: Left, threads: Iterable[int], key: Key, tell: Tell) -> None:
+        """They have read what ``tell`` says, for a fence to come."""
+        both: dict[Tell, Tell] = {}  # by what was heard before: lanes share that
+        for thread in threads:
+            heard = self.unheard.setdefault(thread, {})
+            held, since = heard.get(key, (tell, left.since))
+            if since is left.since:
+                heard[key] = tell, since
                 continue
-            if (
-                order.acquires
-                and self.spans(scope, sender, block)
-                and self.spans(order.scope, block, sender)
-            ):
-                self.clocks.acquire(lanes, tell())
-                all_known |= sender == EVERYONE
+            if held not in both:
+                both[held] = partial(told, self.clocks.unions.both(held(), tell()))
+            heard[key] = both[held], left.since
+
+    def in_turn(self, keys: Iterable[tuple], lanes: Lanes, order: Order) -> None:
+        """Atomics that do not acquire, one lane after the other, each at its one of ``keys``."""
+        threads = self.clocks.thread_of[lanes.sel].reshape(-1).tolist()
+        news = self.clocks.releases(lanes) if order.releases else []
+        for index, (key, thread) in enumerate(zip(keys, threads)):
+            block, left = thread // self.clocks.per_block, self.places.get(key)
+            if left is None:
+                left = self.places[key] = self.left()
             else:
-                both: dict[Tell, Tell] = {}  # by what was heard before: lanes share that
-                for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
-                    heard = self.unheard.setdefault(thread, {})
-                    held, since = heard.get(key, (tell, left.since))
-                    if since is left.since:
-                        heard[key] = tell, since
-                        continue
-                    if held not in both:
-                        both[held] = partial(told, self.clocks.unions.both(held(), tell()))
-                    heard[key] = both[held], left.since
+                for each, tell in left.heard(self.members[block]):
+                    self._hear(left, (thread,), each, tell)
+            if order.releases:
+                left.add((order.scope, block), news[index])
+            else:
+                self._send_fenced(left, thread, block)
 
     def fence(self, lanes: Lanes, scope: int) -> None:
         """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
@@ -222,7 +266,7 @@ class Messages:
         self.has_fenced[self.clocks.thread_of[lanes.sel]] = True
 
     def at(self, key: tuple, lanes: Lanes, order: Order, reads: bool, writes: bool) -> None:
-        """A strong access by ``lanes`` of one block to one place."""
+        """A strong access by ``lanes`` to one place; by those of one block if it ``writes``."""
         if reads and key in self.places:
             self.receive(self.places[key], lanes, order)
         if writes:

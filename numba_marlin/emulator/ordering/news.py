@@ -121,7 +121,8 @@ class Unions:
         for other in others:
             if other.page is not None:
                 held = of.get(other.block)
-                of[other.block] = other.page if held is None else later(held, other.page)
+                # the later one comes first: one look is enough
+                of[other.block] = other.page if held is None else later(other.page, held)
         return News(of)
 
     def with_page(self, news: News, other: News) -> News:

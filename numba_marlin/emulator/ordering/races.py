@@ -179,8 +179,8 @@ class HappensBefore(Conflicts):
         """``phases`` of it are complete by now."""
         if self.remote:
             self.arrivals.completed(word)
-        for key, news in self.arriving[word].of.items():
-            self.complete[word].add(key, news)
+        for key, log in self.arriving[word].of.items():
+            self.complete[word].add(key, log.so_far()())
         self.arriving[word].clear()
         copies = self.clocks.news_of(self.columns[word], phases)
         self.complete[word].add((CTA, self._block(word * 8)), copies)

@@ -24,6 +24,8 @@ WAY_SHIFT, CLOCK_SHIFT, WHO_SHIFT = PC_BITS, PC_BITS + WAY_BITS, PC_BITS + WAY_B
 WEAK, STRONG_CTA, STRONG_CLUSTER, STRONG_GPU, OBJECT, COPY, BULK, PRODUCT = range(8)
 SCOPES = {STRONG_CTA: "cta", STRONG_CLUSTER: "cluster", STRONG_GPU: "gpu"}
 
+IS_STRONG = np.isin(np.arange(1 << WAY_BITS), list(SCOPES))  # by way
+
 
 def record(who, clock, way: int, pc: int):
     return (who << WHO_SHIFT) | (clock << CLOCK_SHIFT) | (way << WAY_SHIFT | pc)
@@ -53,6 +55,9 @@ class Shadow:
 
     def __init__(self, data: np.ndarray, unit: int, readers: int) -> None:
         self.data, self.unit, self.readers = data, unit, readers
+        # a division takes three times as long as a shift or a mask
+        self.shift = unit.bit_length() - 1
+        self.mask = readers - 1 if readers & (readers - 1) == 0 else None
         count = -(-data.size // unit)
         self.writes, self.objects = np.zeros(count, np.int64), np.zeros(count, bool)
         self.covered: np.ndarray | None = None
@@ -79,7 +84,7 @@ class Shadow:
 
     def units(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
         """The units of ``nbytes`` from each of ``offsets`` on: [*offsets.shape, count]."""
-        first = offsets // self.unit
+        first = offsets >> self.shift
         if nbytes <= self.unit:
             return first[..., None]
         return first[..., None] + np.arange(-(-nbytes // self.unit))
@@ -124,7 +129,7 @@ class Shadow:
             return
         if self.covered is None:
             self.covered = np.zeros_like(self.writes)
-        weaker &= ~np.isin(ways, list(SCOPES)) | (self.covered[units] == 0)
+        weaker &= ~IS_STRONG[ways] | (self.covered[units] == 0)
         self.covered[units[weaker]] = last[weaker]
 
     def _clear(self, units: np.ndarray, strong: bool) -> None:
@@ -135,7 +140,8 @@ class Shadow:
     ) -> None:
         """``warps``: numbers of the readers' warps over the grid."""
         self.was_read = True
-        reads, at = self.reads.reshape(-1), units * self.readers + warps % self.readers
+        place = warps % self.readers if self.mask is None else warps & self.mask
+        reads, at = self.reads.reshape(-1), units * self.readers + place
         reads[at] = _stronger(reads[at], records) if strong else records
 
 
@@ -192,10 +198,11 @@ class LargeShadow(Shadow):
         units, records = units.reshape(-1), np.broadcast_to(records, units.shape).reshape(-1)
         if strong:
             records = _stronger(self._last(units, readers), records)
-        alone = self.crowd[units] == 0
+        alone = np.ones(len(units), bool) if len(self.crowds) == 1 else self.crowd[units] == 0
         if alone.any():
             alone &= (self.reads[units] == 0) | (self.reader[units] == readers)
-            self.reads[units[alone]], self.reader[units[alone]] = records[alone], readers[alone]
+            mine = slice(None) if alone.all() else alone
+            self.reads[units[mine]], self.reader[units[mine]] = records[mine], readers[mine]
             # of those who came in this very step one is left
             alone &= self.reader[units] == readers
         if alone.all():

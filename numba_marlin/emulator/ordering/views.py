@@ -19,6 +19,7 @@ from numba_marlin.emulator.ordering.messages import CLUSTER, GPU
 
 KEPT = 6  # messages of a location; who has read none of them reads the oldest that is left
 ANYWHERE = -1  # in place of a slot: before all threads
+Key = tuple[str, int, int]  # of which memory, where, how many bytes
 
 
 class Offer(NamedTuple):
@@ -110,16 +111,48 @@ class Scopes:
 
 
 @dataclass(eq=False)
+class PutOff(History):
+    """A thread's loads that are not settled behind accesses that order, in views like a location:
+    the loads up to the view's number were before. Who learns of one settles it, and has seen what
+    they ``found``; ``made``: how many there were, ``learned``: up to which one others know."""
+
+    made: int = 0
+    learned: float = 0
+    found: View = field(default_factory=dict)
+
+
+class Reading(NamedTuple):
+    """Of a load that is put off, the ``number``th of its thread (0: behind nothing that orders):
+    where it reads, and what it has read so far (None: what was there before all stores)."""
+
+    number: int
+    key: Key | None = None
+    history: History | None = None
+    message: Message | None = None
+
+
+@dataclass(eq=False)
 class Thread:
     """``fenced``: scope -> view at the last fence; ``released``: what releases to a location
     offered, which later strong writes there offer too; ``heard``: offers that were observed and not
-    acquired yet."""
+    acquired yet; ``readings``: pc -> the load there that is put off."""
 
     slot: int
     view: View = field(default_factory=dict)
     fenced: dict[int, View] = field(default_factory=dict)
     released: dict[History, tuple[Offer, ...]] = field(default_factory=dict)
     heard: dict[History, tuple[Offer, ...]] = field(default_factory=dict)
+    put_off: PutOff = field(default_factory=PutOff)
+    readings: dict[int, Reading] = field(default_factory=dict)
+
+    def learn(self, view: View) -> None:
+        """All that another thread has seen: its loads have happened before what follows here."""
+        for history, time in view.items():
+            if self.view.get(history, -1.0) < time:
+                self.view[history] = time
+                if isinstance(history, PutOff):
+                    history.learned = max(history.learned, time)
+                    join(self.view, history.found)
 
     def hear(self, history: History, offers: Iterable[Offer]) -> None:
         self.heard[history] = merged((*self.heard.get(history, ()), *offers))
@@ -129,7 +162,7 @@ class Thread:
         left = []
         for offer in self.heard.pop(history, ()):
             if scopes.mutual(offer.scope, offer.slot, scope, self.slot):
-                join(self.view, offer.view)
+                self.learn(offer.view)
             else:
                 left.append(offer)
         if left:

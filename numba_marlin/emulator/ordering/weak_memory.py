@@ -16,7 +16,7 @@ the thread has seen allows; which, is drawn. Memory itself holds the last messag
 - Accesses of several sizes to one place, and what others than loads, stores and atomics write,
   begin the location's history anew: from there on all threads have seen it.
 
-That a load is done after a later store is the business of ``scheduling.late_loads``.
+When a load that is put off is done ``again``, is the business of ``scheduling.late_loads``.
 D. Lustig, S. Sahasrabuddhe, O. Giroux: A formal analysis of the NVIDIA PTX memory consistency
 model, ASPLOS 2019; https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 """
@@ -24,7 +24,7 @@ model, ASPLOS 2019; https://docs.nvidia.com/cuda/parallel-thread-execution/#memo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +33,10 @@ from numba_marlin.emulator.ordering.messages import GPU, Order, order_of
 from numba_marlin.emulator.ordering.views import (
     ANYWHERE,
     History,
+    Key,
     Message,
     Offer,
+    Reading,
     Scopes,
     Thread,
     View,
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
 
 LAST_CHANCE = 0.5  # of the last message, beside those that are as likely each
+LATE = 0.5  # chance that a load is put off which may be
 CELL = 16  # bytes: locations that overlap meet in one of these
-Key = tuple[str, int, int]  # of which memory, where, how many bytes
 
 
 class WeakMemory:
@@ -64,6 +66,7 @@ class WeakMemory:
         self.histories: dict[Key, History] = {}
         self.cells: dict[tuple[str, int], set[Key]] = {}
         self.fences: dict[tuple[int, int], View] = {}  # of fence.sc, by scope and slot
+        self.given: dict[Thread, Message] = {}  # what a load that is done again gives
         self._load, self._store = memory.load, memory.store
         # for this run: every handler asks the memory itself
         memory.load, memory.store = self.load, self.store  # type: ignore[method-assign]
@@ -87,24 +90,87 @@ class WeakMemory:
 
     def load(self, ins, lanes, space, address, size, count=1, kind="load") -> np.ndarray:
         """As ``Memory.load``."""
+        if self.given:
+            rows = [np.frombuffer(self.given[each].value, f"u{size}") for each in self.of(lanes)]
+            return np.array(rows).reshape(*lanes.shape, count)
         values = self._load(ins, lanes, space, address, size, count, kind)
         if space in ("generic", "local") or kind == "atomic":
             return values  # generic ones come back by window; atomics read when they write
         rows, order = values.reshape(-1, count), self.orders[ins.pc]
         nbytes = size * count
         for i, (thread, key) in enumerate(self._places(ins, lanes, space, address, nbytes)):
-            history = self._history(key)
-            if history is None:
-                continue
-            messages = history.since(thread.view.get(history, -1.0))
-            message = messages[-1]
-            if len(messages) > 1 and self.random.random() >= LAST_CHANCE:
-                message = self.random.choice(messages)
-                # somebody who asks again may get another answer
-                self.memory.progress += message is not messages[-1]
-            self._observe(thread, history, message, order)
-            rows[i] = np.frombuffer(message.value, rows.dtype)
+            history, message = self._history(key), None
+            if history is not None:
+                message = self._drawn(history.since(thread.view.get(history, -1.0)))
+                self._observe(thread, history, message, order)
+                rows[i] = np.frombuffer(message.value, rows.dtype)
+            if ins.pc in thread.readings:
+                number = thread.readings[ins.pc].number
+                thread.readings[ins.pc] = Reading(number, key, history, message)
         return rows.reshape(values.shape)
+
+    def _drawn(self, messages: list[Message]) -> Message:
+        message = messages[-1]
+        if len(messages) > 1 and self.random.random() >= LAST_CHANCE:
+            message = self.random.choice(messages)
+            # somebody who asks again may get another answer
+            self.memory.progress += message is not messages[-1]
+        return message
+
+    def put_off(self, pc: int, lanes: Lanes, behind_orders: bool) -> None:
+        """The load at ``pc``, which comes next, may be done ``again`` by some of the ``lanes``."""
+        for thread in self.of(lanes):
+            thread.readings.pop(pc, None)
+            if self.random.random() < LATE:
+                thread.put_off.made += behind_orders
+                thread.readings[pc] = Reading(thread.put_off.made if behind_orders else 0)
+                if behind_orders:
+                    thread.view[thread.put_off] = thread.put_off.made
+
+    def again(self, pc: int, lanes: Lanes, passed: Sequence[int], step: Callable) -> None:
+        """``step``, the load at ``pc``, for those of ``lanes`` that now draw another message than
+        they did where it stands. ``passed``: the scopes of what acquires in between, with which no
+        release may synchronise by this message any more."""
+        order, given = self.orders[pc], {}
+        for thread in self.of(lanes):
+            reading = thread.readings.get(pc)
+            if reading is None or reading.key is None:
+                continue  # not put off, or kept from loading by its guard
+            if 0 < reading.number <= thread.put_off.learned:
+                continue
+            history = self._history(reading.key)
+            if history is None or reading.history not in (None, history):
+                continue
+            may = [
+                each
+                for each in history.since(thread.view.get(history, -1.0))
+                if each is reading.message or not self._synchronises(thread, each, order, passed)
+            ]
+            message = self._drawn(may) if may else None
+            if message is None or message is reading.message:
+                continue
+            given[thread] = message
+            thread.readings[pc] = reading._replace(history=history, message=message)
+            if self._observe(thread, history, message, order):
+                join(thread.put_off.found, {history: message.time})
+        if given:
+            self.memory.progress += 1
+            self.given = given
+            mask = np.array([thread in given for thread in self.of(lanes)])
+            step(lanes.narrow(mask.reshape(lanes.shape)))
+            self.given = {}
+
+    def settle(self, pc: int, lanes: Lanes) -> None:
+        """The load at ``pc`` is done."""
+        for thread in self.of(lanes):
+            thread.readings.pop(pc, None)
+
+    def _synchronises(self, thread: Thread, message: Message, order: Order, passed) -> bool:
+        return self._pairs(thread, message, order) and any(
+            self.scopes.mutual(offer.scope, offer.slot, scope, thread.slot)
+            for offer in message.offers
+            for scope in passed
+        )
 
     def store(self, ins, lanes, space, address, values, kind="store", made=None) -> None:
         """As ``Memory.store``."""
@@ -159,11 +225,7 @@ class WeakMemory:
 
     def _observe(self, thread: Thread, history: History, message: Message, order: Order) -> bool:
         """``thread`` reads ``message``; whether the two accesses are morally strong."""
-        if not order.strong or not (
-            message.slot == ANYWHERE
-            or message.strong
-            and self.scopes.mutual(message.strong, message.slot, order.scope, thread.slot)
-        ):
+        if not self._pairs(thread, message, order):
             return False
         join(thread.view, {history: message.time})
         if message.offers:
@@ -171,6 +233,14 @@ class WeakMemory:
         if order.acquires:
             thread.acquire(history, order.scope, self.scopes)
         return True
+
+    def _pairs(self, thread: Thread, message: Message, order: Order) -> bool:
+        """Whether the message's write and a read of ``thread`` are morally strong."""
+        return order.strong and (
+            message.slot == ANYWHERE
+            or message.strong > 0
+            and self.scopes.mutual(message.strong, message.slot, order.scope, thread.slot)
+        )
 
     def fence(self, lanes: Lanes, scope: int, consistent: bool) -> None:
         """``consistent``: fence.sc."""
@@ -180,7 +250,7 @@ class WeakMemory:
             if consistent:
                 for (other, slot), view in self.fences.items():
                     if self.scopes.mutual(scope, thread.slot, other, slot):
-                        join(thread.view, view)
+                        thread.learn(view)
                 join(self.fences.setdefault((scope, thread.slot), {}), thread.view)
             thread.fenced[scope] = dict(thread.view)
 
@@ -193,7 +263,7 @@ class WeakMemory:
                 start = first * per_block
                 threads = self.threads[start : start + self.cluster * per_block]
                 seen[first] = self._together(threads)
-            join(thread.view, seen[first])
+            thread.learn(seen[first])
 
     @staticmethod
     def _together(threads: Iterable[Thread]) -> View:

@@ -94,7 +94,7 @@ def compile_blocks(
             step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
         ]
         if execution.weak is not None:
-            steps = late_loads.rearranged(execution, execution.weak, steps)
+            steps = late_loads.rearranged(execution, execution.weak, bound, steps)
         members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
     reaching = {ins.pc for ins in kernel.instructions if ins.root.split(".")[0] in REACHING}

@@ -29,9 +29,15 @@ from numba_marlin.emulator.limits import (
 from numba_marlin.emulator.ordering.affordable import why_not
 from numba_marlin.emulator.ordering.global_proxies import GlobalProxies
 from numba_marlin.emulator.ordering.races import HappensBefore
-from numba_marlin.emulator.scheduling.placing import align, lay_out, lay_out_frames, rebase
+from numba_marlin.emulator.scheduling.placing import (
+    align,
+    lay_out,
+    lay_out_frames,
+    rebase,
+    reserved_bytes,
+)
 from numba_marlin.emulator.scheduling.provenance import Provenance
-from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, special_registers
+from numba_marlin.emulator.scheduling.special_registers import Cast, Clock, SpecialRegisters
 from numba_marlin.emulator.state.block_memory import BlockMemory
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement
@@ -104,6 +110,7 @@ class Execution(Binder):
         shared, shared_size, self.shared_static = lay_out(
             "shared", SHARED_BASE, variables, kernel, shared_bytes
         )
+        self.reserved = reserved_bytes(kernel)
         if self.shared_static > STATIC_SHARED_BYTES:
             raise PtxSyntaxError(
                 f"{kernel.name} has {self.shared_static} bytes of static shared memory, must have"
@@ -130,7 +137,7 @@ class Execution(Binder):
         require_state(
             # shared and local memory have a state beside every byte
             warps * (WARP * (registers + 2 * local_size) + WARP_BYTES)
-            + slots * 2 * shared_size
+            + slots * 2 * (shared_size + self.reserved)
             + blocks * BLOCK_BYTES,
             f"{slots} resident blocks of {threads} threads",
             "have fewer of them at a time (resident_blocks of Machine.run, --resident of"
@@ -152,11 +159,10 @@ class Execution(Binder):
         slot = np.repeat(np.arange(slots), self.placement.warps_per_block)
         by_slot = np.broadcast_to(slot[:, None], (warps, WARP))
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
+        base, size = SHARED_BASE - self.reserved, shared_size + self.reserved
         self.memory = Memory(
             global_memory,
-            BlockMemory(
-                "shared", SHARED_BASE, shared_size, slots, by_slot, rebase(shared, SHARED_BASE)
-            ),
+            BlockMemory("shared", base, size, slots, by_slot, rebase(shared, base), self.reserved),
             BlockMemory(
                 "local",
                 LOCAL_BASE,
@@ -202,21 +208,18 @@ class Execution(Binder):
         self.clock: Callable[[int], int] = lambda pc: 0
         self.weak: WeakMemory | None = None  # set by Machine.run, if its schedule asks for it
         self.undefined: Undefined | None = None  # set when the instructions are bound
-        self._special = special_registers(self, by_slot)
+        self._special = SpecialRegisters(self, by_slot)
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
         x, y = self.grid[0], self.grid[1]
         per_block = self.placement.warps_per_block
         for slot, number in zip(slots, numbers):
-            where = (number % x, number // x % y, number // (x * y))
+            self.placement.block_of[slot] = number % x, number // x % y, number // (x * y)
             rows = slice(slot * per_block, (slot + 1) * per_block)
-            self.placement.block_of[slot] = where
             self.placement.live[rows] = self.placement.initial_mask
-            for axis, value, size in zip("xyz", where, self.cluster.shape):
-                self._special[f"%ctaid.{axis}"][rows] = value
-                self._special[f"%clusterid.{axis}"][rows] = value // size
-                self._special[f"%cluster_ctaid.{axis}"][rows] = value % size
+        where = np.array([self.placement.block_of[slot] for slot in slots], np.uint32)
+        self._special.place(slots, where.reshape(-1, 3).T)
         whole = len(slots) == self.placement.slots  # the first blocks: all at once is faster
         for section in (
             [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]

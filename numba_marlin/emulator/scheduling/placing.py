@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from numba_marlin.emulator.limits import LEAST_FRAME
-from numba_marlin.emulator.state.memory import LOCAL_BASE
-from numba_marlin.emulator.text.program import Address, Kernel, Symbol, Variable
+from numba_marlin.emulator.state.memory import LOCAL_BASE, SHARED_BASE
+from numba_marlin.emulator.text.program import Address, Kernel, Special, Symbol, Variable
 
 DYNAMIC_ALIGNMENT = 16
+RESERVED = "%reserved_smem_offset"  # names of special registers begin so
 
 
 def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel, dynamic: int):
@@ -18,8 +19,10 @@ def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel
     Module-scope variables count when the kernel's text names them, as ptxas does. All [] arrays
     start at the same place.
     """
-    used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
-    mine = [v for v in variables if v.space == space and v.name in used]
+    mine = [v for v in variables if v.space == space]
+    if mine:
+        used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
+        mine = [v for v in mine if v.name in used]
     mine += [v for v in kernel.variables if v.space == space and not v.frame]
     placed, end, alignment = [], base, DYNAMIC_ALIGNMENT
     for variable in mine:
@@ -32,6 +35,14 @@ def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel
     start = -(-end // alignment) * alignment if dynamic else end
     placed += [(start, dynamic, v.name) for v in mine if not v.size]
     return placed, start + dynamic - base, start - base
+
+
+def reserved_bytes(kernel: Kernel) -> int:
+    """Of the shared memory below SHARED_BASE that the system reserves: none, if the kernel never
+    asks where it lies."""
+    operands = (operand for ins in kernel.instructions for operand in ins.operands)
+    asks = any(isinstance(op, Special) and op.name.startswith(RESERVED) for op in operands)
+    return SHARED_BASE if asks else 0
 
 
 def lay_out_frames(kernel: Kernel, local_size: int) -> tuple[dict[str, int], dict[str, int]]:

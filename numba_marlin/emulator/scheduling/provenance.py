@@ -94,6 +94,11 @@ class Provenance:
 
         def found(lanes: Lanes) -> np.ndarray:
             address = at(lanes)
+            low, high = int(address.min()), int(address.max())
+            if low >= window:
+                low, high = low - window, high - window
+            if variable.start <= low and high < variable.stop:
+                return address  # mostly; a third of the time of what follows
             within = np.where(address >= window, (address - window) % size, address)
             bad = (within < variable.start) | (within >= variable.stop)
             if bad.any():

@@ -27,7 +27,7 @@ from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
 from numba_marlin.emulator.state.ends import Barrier, Branch, Call, Leave, Return, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.state.listener import Listener, watcher
-from numba_marlin.emulator.state.paths import Bundle, Joins, Path, merge, parted
+from numba_marlin.emulator.state.paths import WARP_OF, Bundle, Joins, Path, merge, parted
 from numba_marlin.emulator.text.cfg import EXIT
 
 
@@ -170,7 +170,7 @@ class Scheduler:
                     self._add(bundle.pc, self.gathering.come(bundle.paths, code), gathered=True)
                     return
             if bundle.lanes is None:
-                bundle.paths.sort(key=lambda path: path.warp)
+                bundle.paths.sort(key=WARP_OF)
                 masks = None if bundle.full else [path.mask for path in bundle.paths]
                 bundle.lanes = Lanes.of(self.placement, [path.warp for path in bundle.paths], masks)
             lanes, count = bundle.lanes, len(bundle.paths)
@@ -200,9 +200,9 @@ class Scheduler:
             bundle.round += 1
         self.round = bundle.round
         if not bundle.full or any(path.join is not None for path in bundle.paths):
-            moved = [self.joins.arrive(path, pc) for path in bundle.paths]
+            moved = self.joins.all_arrive(bundle.paths, pc)
             if moved != bundle.paths:
-                self._add(pc, [path for path in moved if path is not None])
+                self._add(pc, moved)
                 return False
         if pc == EXIT:
             self._exit(bundle.paths)
@@ -258,8 +258,7 @@ class Scheduler:
         turn = bundle.round
         for pc, paths in ((target, going), (code.next, staying)):
             self.round = turn + (pc <= bundle.pc)
-            moved = [self.joins.arrive(path, pc) for path in paths]
-            self._add(pc, [path for path in moved if path is not None])
+            self._add(pc, self.joins.all_arrive(paths, pc))
 
     def _leave(self, bundle: Bundle, code: Code) -> int | None:
         taken = self._guard(bundle, code.end.guard)
@@ -324,6 +323,11 @@ class Scheduler:
         taken = self._guard(bundle, end.guard)
         if taken is False:
             return code.next
+        quiet = taken is True and bundle.full and self.chooser is None
+        if quiet and self.barriers.at_once(bundle.lanes, end):
+            self.execution.proxy.announce(bundle.lanes.warps.tolist())
+            self.events += 1
+            return code.next
         paths, masks = bundle.paths, taken
         if taken is True:
             masks = [path.mask for path in paths]
@@ -361,13 +365,9 @@ class Scheduler:
         return None
 
     def _release(self, released: list[tuple[int, Path]]) -> None:
-        by_pc: dict[int, list[Path]] = {}
-        for pc, path in released:
-            moved = self.joins.arrive(path, pc)
-            if moved is not None:
-                by_pc.setdefault(pc, []).append(moved)
-        for pc, paths in by_pc.items():
-            self._add(pc, paths)
+        for pc in dict.fromkeys(pc for pc, _ in released):
+            paths = [path for other, path in released if other == pc]
+            self._add(pc, self.joins.all_arrive(paths, pc))
 
     def _watch_progress(self, bundle: Bundle) -> None:
         if self.progress is not None:

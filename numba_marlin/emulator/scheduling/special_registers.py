@@ -10,6 +10,7 @@ instructions. The kilobyte that the system reserves of shared memory (``SHARED_B
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,64 +73,138 @@ class GridBarrier:
         return execution.scratch[0].address
 
 
-def special_registers(execution: Execution, slot_of: np.ndarray) -> dict:
-    """name -> what is indexed with ``lanes.sel``. ``slot_of`` [warps, 32]: the place of each
-    block; what depends on the block in it is filled in by ``Execution.place``."""
-    placement, cluster, shared = execution.placement, execution.cluster, execution.memory.shared
-    warps, per_block = placement.warps, placement.warps_per_block
-    thread = (np.arange(warps)[:, None] % per_block * WARP + np.arange(WARP)).astype(np.uint32)
-    bx, by, bz = execution.block
-    lane = np.broadcast_to(np.arange(WARP, dtype=np.uint32), (warps, WARP))
-    one = np.uint64(1)
-    le = ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32)
-    eq = (one << lane.astype(np.uint64)).astype(np.uint32)
-    explicit = execution.kernel.cluster is not None or cluster.size > 1
-    registers = {
-        "%tid.x": thread % np.uint32(bx),
-        "%tid.y": thread // np.uint32(bx) % np.uint32(by),
-        "%tid.z": thread // np.uint32(bx * by),
-        "%laneid": lane,
-        "%warpid": thread // np.uint32(WARP),
-        "%smid": slot_of.astype(np.uint32),
-        "%lanemask_eq": eq,
-        "%lanemask_le": le,
-        "%lanemask_lt": le ^ eq,
-        "%lanemask_ge": ~(le ^ eq),
-        "%lanemask_gt": ~le,
-        "%clock": Clock(execution),
-        "%clock_hi": Clock(execution, 32),
-        "%clock64": Clock(execution),
-        "%globaltimer": Clock(execution),
-        "%globaltimer_lo": Clock(execution),
-        "%globaltimer_hi": Clock(execution, 32),
-        "%cluster_ctarank": (slot_of % cluster.size).astype(np.uint32),
-        "%is_explicit_cluster": Constant(np.bool_(explicit)),
-        "%envreg1": GridBarrier(execution, 32),
-        "%envreg2": GridBarrier(execution, 0),
+class SpecialRegisters:
+    """``[name]``: what is indexed with ``lanes.sel``; made when it is asked for, since a kernel
+    names few of them. ``slot_of`` [warps, 32]: the place of each block."""
+
+    def __init__(self, execution: Execution, slot_of: np.ndarray) -> None:
+        self.execution, self.slot_of = execution, slot_of
+        self.per_block = execution.placement.warps_per_block
+        self.where = np.zeros((3, execution.placement.slots), np.uint32)  # x, y, z of each block
+        self.made: dict[str, object] = {}
+
+    def __getitem__(self, name: str):
+        if name not in self.made:
+            self.made[name] = MAKERS[name](self)
+        return self.made[name]
+
+    def place(self, slots: Sequence[int], where: np.ndarray) -> None:
+        """Blocks whose places in the grid are ``where`` [3, slots] move into ``slots``."""
+        self.where[:, slots] = where
+        for name in self.made.keys() & OF_BLOCK.keys():
+            array = self.made[name]
+            array.reshape(-1, self.per_block * WARP)[slots] = self.of_block(name)[slots, None]
+
+    def of_block(self, name: str) -> np.ndarray:
+        """[slots]"""
+        axis, of = OF_BLOCK[name]
+        return of(self.where[axis], np.uint32(self.execution.cluster.shape[axis]))
+
+    def of_blocks(self, name: str) -> np.ndarray:
+        """[warps, 32]"""
+        return np.repeat(self.of_block(name), self.per_block * WARP).reshape(-1, WARP)
+
+    @property
+    def thread(self) -> np.ndarray:
+        """[warps, 32]: the number within its block."""
+        warps = np.arange(len(self.slot_of), dtype=np.uint32) % np.uint32(self.per_block)
+        return warps[:, None] * np.uint32(WARP) + np.arange(WARP, dtype=np.uint32)
+
+    def tid(self, axis: int) -> np.ndarray:
+        x, y, _ = map(np.uint32, self.execution.block)
+        thread = self.thread
+        return (thread % x, thread // x % y, thread // (x * y))[axis]
+
+    def lanes(self, values: np.ndarray) -> np.ndarray:
+        """``values`` [32], the same in each warp."""
+        return np.broadcast_to(values.astype(np.uint32), self.slot_of.shape)
+
+
+def of_execution(number: Callable[[Execution], int]) -> Callable[[SpecialRegisters], Constant]:
+    return lambda made: Constant(np.uint64(number(made.execution)))
+
+
+def of_axis(axis: int) -> dict[str, Callable[[SpecialRegisters], object]]:
+    """Registers that have a part for each axis of the grid."""
+
+    def count(each: Execution) -> int:
+        return each.grid[axis]
+
+    def cluster(each: Execution) -> int:
+        return each.cluster.shape[axis]
+
+    return {
+        "tid": lambda made: made.tid(axis),
+        "ntid": lambda made: Constant(np.uint32(made.execution.block[axis])),
+        "nctaid": lambda made: Constant(np.uint32(count(made.execution))),
+        "cluster_nctaid": lambda made: Constant(np.uint32(cluster(made.execution))),
+        "nclusterid": lambda made: Constant(
+            np.uint32(count(made.execution) // cluster(made.execution))
+        ),
     }
-    constants = {
-        "%nwarpid": per_block,
-        "%nsmid": placement.slots,
-        "%gridid": 1,
-        "%cluster_nctarank": cluster.size,
-        "%dynamic_smem_size": shared.size - execution.shared_static,
-        "%total_smem_size": shared.size,
-        "%aggr_smem_size": shared.size + SHARED_BASE,
-        "%reserved_smem_offset_begin": 0,
-        "%reserved_smem_offset_end": SHARED_BASE,
-        "%reserved_smem_offset_cap": SHARED_BASE,
-        "%reserved_smem_offset_0": 0,
-        "%reserved_smem_offset_1": 0,
-        "%current_graph_exec": 0,
-        **{f"%envreg{i}": 0 for i in range(32) if i not in (1, 2)},
-        **{f"%pm{i}{width}": 0 for i in range(8) for width in ("", "_64")},
-    }
-    registers.update({name: Constant(np.uint64(value)) for name, value in constants.items()})
-    for axis, size, count, of_cluster in zip("xyz", execution.block, execution.grid, cluster.shape):
-        registers[f"%ntid.{axis}"] = Constant(np.uint32(size))
-        registers[f"%nctaid.{axis}"] = Constant(np.uint32(count))
-        for name in ("ctaid", "clusterid", "cluster_ctaid"):
-            registers[f"%{name}.{axis}"] = np.zeros((warps, WARP), np.uint32)
-        registers[f"%cluster_nctaid.{axis}"] = Constant(np.uint32(of_cluster))
-        registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
-    return registers
+
+
+def own_shared(execution: Execution) -> int:
+    """Bytes of a block's shared memory, without what the system reserves."""
+    return execution.memory.shared.end - SHARED_BASE
+
+
+def explicit_cluster(made: SpecialRegisters) -> Constant:
+    execution = made.execution
+    return Constant(np.bool_(execution.kernel.cluster is not None or execution.cluster.size > 1))
+
+
+# of blocks: along which axis, and from the block's place and its cluster's size there
+OF_BLOCK = {
+    f"%{name}.{axis}": (number, of)
+    for number, axis in enumerate("xyz")
+    for name, of in (
+        ("ctaid", lambda where, size: where),
+        ("clusterid", lambda where, size: where // size),
+        ("cluster_ctaid", lambda where, size: where % size),
+    )
+}
+BIT = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
+UP_TO = (BIT << np.uint64(1)) - np.uint64(1)  # this lane and those before
+MAKERS: dict[str, Callable[[SpecialRegisters], object]] = {
+    **{name: lambda made, name=name: made.of_blocks(name) for name in OF_BLOCK},
+    **{
+        f"%{name}.{axis}": make
+        for number, axis in enumerate("xyz")
+        for name, make in of_axis(number).items()
+    },
+    "%laneid": lambda made: made.lanes(np.arange(WARP)),
+    "%warpid": lambda made: made.thread // np.uint32(WARP),
+    "%smid": lambda made: made.slot_of.astype(np.uint32),
+    "%lanemask_eq": lambda made: made.lanes(BIT),
+    "%lanemask_le": lambda made: made.lanes(UP_TO),
+    "%lanemask_lt": lambda made: made.lanes(UP_TO ^ BIT),
+    "%lanemask_ge": lambda made: made.lanes(~(UP_TO ^ BIT)),
+    "%lanemask_gt": lambda made: made.lanes(~UP_TO),
+    **{
+        f"%{name}": lambda made, shift=shift: Clock(made.execution, shift)
+        for name, shift in (
+            *(("clock", 0), ("clock_hi", 32), ("clock64", 0)),
+            *(("globaltimer", 0), ("globaltimer_lo", 0), ("globaltimer_hi", 32)),
+        )
+    },
+    "%cluster_ctarank": lambda made: (made.slot_of % made.execution.cluster.size).astype(np.uint32),
+    "%is_explicit_cluster": explicit_cluster,
+    "%nwarpid": lambda made: Constant(np.uint64(made.per_block)),
+    "%nsmid": of_execution(lambda each: each.placement.slots),
+    "%gridid": of_execution(lambda each: 1),
+    "%cluster_nctarank": of_execution(lambda each: each.cluster.size),
+    "%dynamic_smem_size": of_execution(lambda each: own_shared(each) - each.shared_static),
+    "%total_smem_size": of_execution(own_shared),
+    "%aggr_smem_size": of_execution(lambda each: each.memory.shared.end),
+    "%reserved_smem_offset_begin": of_execution(lambda each: 0),
+    "%reserved_smem_offset_end": of_execution(lambda each: SHARED_BASE),
+    "%reserved_smem_offset_cap": of_execution(lambda each: SHARED_BASE),
+    "%reserved_smem_offset_0": of_execution(lambda each: 0),
+    "%reserved_smem_offset_1": of_execution(lambda each: 0),
+    "%current_graph_exec": of_execution(lambda each: 0),
+    **{f"%envreg{i}": of_execution(lambda each: 0) for i in range(32)},
+    "%envreg1": lambda made: GridBarrier(made.execution, 32),
+    "%envreg2": lambda made: GridBarrier(made.execution, 0),
+    **{f"%pm{i}{wide}": of_execution(lambda each: 0) for i in range(8) for wide in ("", "_64")},
+}

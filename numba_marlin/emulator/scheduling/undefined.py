@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numba_marlin.emulator.scheduling.execution import Execution
 
 REGISTER, SHUFFLE = CHECKED = "uninitialized-register", "shuffle-from-outside"
-EXCHANGE = "shfl.sync"
+EXCHANGES = {"shfl.sync", "shfl"}
 PLAIN = {
     f"numba_marlin.emulator.instructions.{family}"
     for family in (
@@ -138,7 +138,7 @@ class Flow:
         """``roots`` and all registers that may be calculated from them."""
         users = defaultdict(list)  # register -> what is calculated from it
         for pc, ins in enumerate(self.instructions):
-            if plain(ins) or ins.root == EXCHANGE:
+            if plain(ins) or ins.root in EXCHANGES:
                 for each in self.reads[pc]:
                     users[each] += self.writes[pc]
         found, waiting = set(roots), list(roots)
@@ -162,7 +162,7 @@ def tracker(execution: Execution) -> Undefined | None:
     roots = set(never)
     if execution.checks.on(SHUFFLE):
         for ins in flow.instructions:
-            if ins.root == EXCHANGE:
+            if ins.root in EXCHANGES:
                 roots |= {key(each) for each in registers_of(shuffled_to(ins))}
     return Undefined(execution, flow, never, flow.made_of(roots)) if roots else None
 
@@ -206,7 +206,7 @@ class Undefined:
                 self._require(ins, lanes, register, "what is stored")
             found = result(lanes)
             step(lanes)
-            if ins.root != EXCHANGE:  # which notes it by itself
+            if ins.root not in EXCHANGES:  # which notes it by itself
                 for origin in written:
                     origin[lanes.sel] = found
 

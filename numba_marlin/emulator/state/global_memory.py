@@ -136,6 +136,10 @@ class GlobalMemory:
         """(buffer, which of the addresses have all their ``nbytes`` in it), up to the first address
         that is in none."""
         left = np.ones(address.shape, bool)
+        buffer = self.find(int(address.min())) if address.size else None
+        if buffer is not None and int(address.max()) + nbytes <= buffer.end:
+            yield buffer, left  # mostly
+            return
         while left.any():
             buffer = self.find(int(address[left][0]))
             if buffer is None:

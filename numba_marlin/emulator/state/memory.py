@@ -17,7 +17,6 @@ import numpy as np
 
 from numba_marlin.emulator.checks import Checks
 from numba_marlin.emulator.errors import (
-    BarrierMisuse,
     Misaligned,
     OutOfBounds,
     PendingCopyRead,
@@ -25,7 +24,14 @@ from numba_marlin.emulator.errors import (
     UninitializedRead,
 )
 from numba_marlin.emulator.state.access import Access
-from numba_marlin.emulator.state.block_memory import BARRIER, IN_FLIGHT, LENT, VALID, BlockMemory
+from numba_marlin.emulator.state.block_memory import (
+    FORBIDDEN,
+    LENT,
+    VALID,
+    BlockMemory,
+    put,
+    taken,
+)
 from numba_marlin.emulator.state.global_memory import GlobalMemory
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.state.local_owners import LocalOwners
@@ -46,24 +52,6 @@ LOCAL_WINDOW = 0x7F80_0000_0000
 WINDOW_BYTES = 1 << 32
 RANK_SHIFT = 24  # of the cluster's shared window: block r's memory lies (r + 1) << 24 further
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
-
-
-# States that speak against an access, in the order they are looked for; None: anything that is not
-# readable.
-FLYING = (
-    IN_FLIGHT,
-    PendingCopyRead,
-    "touches {}, to which an asynchronous copy is still in flight",
-)
-LIVING = (BARRIER, BarrierMisuse, "touches {}, where a live mbarrier is")
-FORBIDDEN = {
-    True: (FLYING, LIVING, (None, UninitializedRead, "reads {}, which nothing has written")),
-    False: (
-        FLYING,
-        LIVING,
-        (LENT, PendingCopyRead, "writes {}, which a bulk copy may still be reading"),
-    ),
-}
 
 
 class Memory:
@@ -107,11 +95,12 @@ class Memory:
             index = self.locate_own(ins, lanes, space, address, size * count, kind)
             data, state = self.own[space].view(size, count)
             self._require_valid(ins, lanes, space, state, index)
-            return data[index]
+            return taken(data, index)
         self.enter(ins, lanes, "global", address, size * count, kind)
+        shift = (size * count).bit_length() - 1
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
-            return buffer.view(size, count)[(address - buffer.address) // (size * count)]
+            return taken(buffer.view(size, count), (address - buffer.address) >> shift)
         out = np.empty(lanes.shape + (count,), f"u{size}")
         for buffer, mask in self._buffers(ins, lanes, address, size * count):
             out[mask] = buffer.view(size, count)[(address[mask] - buffer.address) // (size * count)]
@@ -152,8 +141,8 @@ class Memory:
             data, state = own.view(size, count)
             if own.guarded:
                 self.require_free(ins, lanes, space, state, index)
-            data[index] = values
-            state[index] = state.dtype.type(~state.dtype.type(0))
+            put(data, index, values)
+            put(state, index, state.dtype.type(~state.dtype.type(0)))
             if self.proxy.active and own is self.shared:
                 self.proxy.wrote(lanes, index, size * count)
             return
@@ -161,7 +150,8 @@ class Memory:
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
             self._require_writeable(ins, lanes, buffer, address)
-            buffer.view(size, count)[(address - buffer.address) // (size * count)] = values
+            shift = (size * count).bit_length() - 1
+            put(buffer.view(size, count), (address - buffer.address) >> shift, values)
             return
         for buffer, mask in self._buffers(ins, lanes, address, size * count):
             self._require_writeable(ins, lanes, buffer, address, mask)
@@ -191,7 +181,7 @@ class Memory:
         else:
             origin = own.origin[lanes.sel]
         offset = address - own.base
-        if (offset.min() < 0) or (offset.max() + nbytes > own.size):
+        if offset.view(np.uint64).max() > own.size - nbytes:  # of negative ones too
             bad = (offset < 0) | (offset + nbytes > own.size)
             first = int(offset[lanes.first(bad)[2]])
             raise lanes.fault(
@@ -200,7 +190,7 @@ class Memory:
                 ins,
                 bad,
             )
-        return (origin + offset) // nbytes
+        return (origin + offset) >> nbytes.bit_length() - 1
 
     def places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray) -> np.ndarray:
         """Numbers that are equal where addresses of ``space`` are of the same bytes."""
@@ -339,8 +329,8 @@ class Memory:
     def _require_valid(
         self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray
     ) -> None:
-        states = state[index]
-        if (states == states.dtype.type(~states.dtype.type(0))).all():
+        states = taken(state, index)
+        if np.bitwise_and.reduce(states, axis=None) == states.dtype.type(~states.dtype.type(0)):
             return
         self._require_states(ins, lanes, space, states, index, readable=True)
 
@@ -349,7 +339,7 @@ class Memory:
     ) -> None:
         """Nothing speaks against writing: no copy is on its way to or from the bytes, and they are
         no mbarrier."""
-        states = state[index]
+        states = taken(state, index)
         if not ((states == 0) | (states == states.dtype.type(~states.dtype.type(0)))).all():
             self._require_states(ins, lanes, space, states, index, readable=False)
 

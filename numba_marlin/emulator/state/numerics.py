@@ -113,9 +113,11 @@ def fma32(a, b, c, mode: str = "rn"):
     total = product + c
     if mode == "rn":
         # Rounding twice differs from rounding once only if the first lands on a tie of the second.
-        # For normal float32 results a tie ends in 1 and 28 zeros; below, assume the worst.
+        # For normal float32 results a tie ends in 1 and 28 zeros; below, assume the worst, but of
+        # zeros: float64 has no sum of such numbers that is too small for it.
         tie = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
-        if not (tie | (np.abs(total) < SMALLEST_NORMAL32)).any():
+        small = np.abs(total) < SMALLEST_NORMAL32
+        if not tie.any() and not (small.any() and (small & (total != 0)).any()):
             return canonical32(total.astype(np.float32))
     return sum32(product, c, mode)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.state.block_memory import taken
 from numba_marlin.emulator.state.lanes import Lanes
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.text.program import Instruction
@@ -32,7 +33,7 @@ def readable_chunks(
             ins,
         )
     index = (int(own.origin[lane.sel].flat[0]) + offset) // CHUNK
-    unread = (own.view(8, CHUNK // 8)[1][index] != ALL_VALID).any(axis=-1)
+    unread = (taken(own.view(8, CHUNK // 8)[1], index) != ALL_VALID).any(axis=-1)
     for chunk in index[unread].tolist():
         memory.require_span_valid(ins, lane, chunk * CHUNK, (chunk + 1) * CHUNK)
     unseen = proxy.writer.reshape(-1, CHUNK)[index].any(axis=-1)
@@ -43,4 +44,4 @@ def readable_chunks(
 
 def bytes_at(memory: Memory, index: np.ndarray) -> np.ndarray:
     """The bytes of chunks: uint64 [*index.shape, 2]."""
-    return memory.shared.view(8, CHUNK // 8)[0][index]
+    return taken(memory.shared.view(8, CHUNK // 8)[0], index)

@@ -13,6 +13,8 @@ Masks are ints, bit i for lane i.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from numba_marlin.emulator.text.cfg import EXIT
 
 
@@ -37,6 +39,9 @@ class Path:
         self.warp, self.mask, self.join = warp, mask, join
 
 
+WARP_OF = attrgetter("warp")  # the order in which lanes lie
+
+
 class Joins:
     """The joins of a run: those at which somebody ``waiting`` is, and the pcs at which nobody waits
     any more (``passed``)."""
@@ -54,6 +59,14 @@ class Joins:
         if join is None or join.pc != join_pc:
             join = Join(join_pc, path.warp, path.mask, path.join)
         return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+
+    def all_arrive(self, paths: list[Path], pc: int) -> list[Path]:
+        """``paths`` have come to ``pc``: those that need not wait (``arrive``)."""
+        found = [
+            path if path.join is None or path.join.pc != pc else self.arrive(path, pc)
+            for path in paths
+        ]
+        return [path for path in found if path is not None]
 
     def arrive(self, path: Path, pc: int) -> Path | None:
         """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the

@@ -35,6 +35,8 @@ class RegisterPool:
             self.trades.setdefault(warp, []).append((count, ins))
 
     def block_ended(self, slot: int) -> None:
+        if not self.trades:
+            return
         per_block = self.placement.warps_per_block
         warps = range(slot * per_block, (slot + 1) * per_block)
         done = [self.trades.pop(warp, []) for warp in warps]

@@ -85,8 +85,9 @@ class TensorCores:
         self.tensor = TensorMemory(placement, instructions)
         self.hazards = TensorHazards(placement, instructions, self.tensor.used)
         self.registers = TensorRegisters(placement.warps, instructions)
-        self.flying: list[list[Operation]] = [[] for _ in range(placement.slots)]
-        self.commits: list[list[Commit]] = [[] for _ in range(placement.slots)]
+        slots = range(placement.slots if self.tensor.used else 0)
+        self.flying: list[list[Operation]] = [[] for _ in slots]
+        self.commits: list[list[Commit]] = [[] for _ in slots]
         self.issued = 0
         self.random: random.Random | None = None
         self.early = False
@@ -243,6 +244,8 @@ class TensorCores:
                 )
 
     def block_ended(self, slot: int) -> None:
+        if not self.tensor.used:
+            return
         for what, group in (
             ("is still at work", self.flying[slot]),
             ("has not arrived yet", self.commits[slot]),

@@ -84,19 +84,19 @@ class TensorHazards:
     """
 
     def __init__(self, placement: Placement, instructions: list[Instruction], used: bool) -> None:
-        self.placement, self.instructions = placement, instructions
+        self.placement, self.instructions, self.used = placement, instructions, used
         self.clock = 0
         self.fenced = np.full((placement.warps if used else 0, WARP), NEVER, np.int64)
         self.done = np.full((placement.slots if used else 0, 2, 4, COLUMNS), NEVER, np.int64)
-        self.moves: list[list[Use]] = [[] for _ in range(placement.slots)]
+        self.moves: list[list[Use]] = [[] for _ in range(placement.slots if used else 0)]
 
     def forget(self, warps: slice) -> None:
+        if not self.used:
+            return
         per_block = self.placement.warps_per_block
         self.fenced[warps] = NEVER
         for slot in range(warps.start // per_block, warps.stop // per_block):
-            if len(self.done):
-                self.done[slot] = NEVER
-            self.moves[slot] = []
+            self.done[slot], self.moves[slot] = NEVER, []
 
     def tick(self) -> int:
         self.clock += 1

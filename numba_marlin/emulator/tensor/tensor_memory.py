@@ -39,11 +39,12 @@ class TensorMemory:
     def __init__(self, placement: Placement, instructions: list[Instruction]) -> None:
         self.placement = placement
         self.used = any(ins.root.startswith("tcgen05") for ins in instructions)
-        shape = (placement.slots if self.used else 0, LANES, COLUMNS)
+        slots = placement.slots if self.used else 0
+        shape = slots, LANES, COLUMNS
         self.data, self.written = np.full(shape, POISON, np.uint32), np.zeros(shape, bool)
-        self.allocations: list[list[Allocation]] = [[] for _ in range(placement.slots)]
-        self.latest: list[Allocation | None] = [None] * placement.slots
-        self.relinquished: list[Instruction | None] = [None] * placement.slots
+        self.allocations: list[list[Allocation]] = [[] for _ in range(slots)]
+        self.latest: list[Allocation | None] = [None] * slots
+        self.relinquished: list[Instruction | None] = [None] * slots
 
     def forget(self, slots: slice) -> None:
         """New blocks move in."""

@@ -51,6 +51,8 @@ class TensorRegisters:
     def watched(self, step: Callable, ins: Instruction) -> Callable:
         """``step`` of ``ins``, with a look at the registers that it names; of a tcgen05.ld, with a
         note of those that it fills."""
+        if not self.rows:
+            return step
         named = {
             self.rows[register.index]: register.name
             for operand in ins.operands

@@ -12,6 +12,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-l
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -59,15 +60,15 @@ class Warpgroups:
         )
         checks.user = self._user
         self.races = races
-        self.open: list[list[Product]] = [[] for _ in range(placement.warps)]
-        self.groups: list[list[list[Product]]] = [[] for _ in range(placement.warps)]
+        self.open: defaultdict[int, list[Product]] = defaultdict(list)  # by warp
+        self.groups: defaultdict[int, list[list[Product]]] = defaultdict(list)
         self.parked: dict[tuple[int, int], list[tuple[int, Path, object]]] = {}
-        self.a_places = places(wgmma.A_REGISTERS.row_of, wgmma.A_REGISTERS.col_of, wgmma.DEPTH)
 
     def forget(self, warps: slice) -> None:
         """New warps move in."""
-        for warp in range(warps.start, warps.stop):
-            self.open[warp], self.groups[warp] = [], []
+        for warp in range(warps.start, warps.stop) if self.open or self.groups else ():
+            self.open.pop(warp, None)
+            self.groups.pop(warp, None)
         self.checks.forget(warps)
 
     def issue(
@@ -207,7 +208,7 @@ class Warpgroups:
             a = (
                 matrices[1]
                 if product.a is not None
-                else self._read(first, shape.a, np.uint16)[self.a_places].view(np.uint8)
+                else self._read(first, shape.a, np.uint16)[A_PLACES].view(np.uint8)
             )
             matrix = shape.multiply(a, b, matrix, self._codes(first, shape), self.adder)
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.read_rows)
@@ -343,3 +344,6 @@ def places(row_of: np.ndarray, col_of: np.ndarray, width: int) -> np.ndarray:
     """For every element of a matrix of that width, where it is in [element, lane] flattened (of a
     fragment's maps [lane, element])."""
     return np.argsort((row_of * width + col_of).T.reshape(-1)).reshape(-1, width)
+
+
+A_PLACES = places(wgmma.A_REGISTERS.row_of, wgmma.A_REGISTERS.col_of, wgmma.DEPTH)

@@ -42,7 +42,7 @@ class WgmmaRegisters:
             for r in registers_of(operand)
         }
         sources: dict[int, set[int]] = {}
-        for target, source in filter(None, map(copied, instructions)):
+        for target, source in filter(None, map(copied, instructions if named else ())):
             sources.setdefault(target.index, set()).add(source.index)
         left = list(named)
         while left:  # copies of copies, too: what is copied from a fenced register is fenced
@@ -52,7 +52,7 @@ class WgmmaRegisters:
         self.rows = {index: row for row, index in enumerate(sorted(named))}
         self.names = {
             self.rows[r.index]: r.name
-            for ins in instructions
+            for ins in (instructions if named else ())
             for o in ins.operands
             for r in registers_of(o)
             if r.index in self.rows

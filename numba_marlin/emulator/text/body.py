@@ -32,7 +32,7 @@ from numba_marlin.emulator.text.program import (
     Vector,
 )
 from numba_marlin.emulator.text.registers import Registers
-from numba_marlin.emulator.text.rewriting import indexed_branch, move
+from numba_marlin.emulator.text.rewriting import ACCESSES, in_its_space, indexed_branch, move
 from numba_marlin.emulator.text.scopes import Scope
 from numba_marlin.emulator.text.variables import Declaration
 
@@ -119,7 +119,7 @@ class Body(Registers):
         self.spelt = (0, 0), ""  # (start, stop) of a statement, and its text
         # by the place of the declaration, of which a function called twice has one, and the frame
         self.variables: dict[tuple[int, str], list[Variable]] = {}
-        self.elements: dict[str, int] = {}
+        self.known: dict[str, Variable] = {}  # of self.variables, by name
         self.tables: dict[str, list[str]] = {}  # .branchtargets
         self.operands = Operands(self)
         self.calls = Calls(self)
@@ -189,7 +189,7 @@ class Body(Registers):
     def directive(self) -> None:
         p = self.p
         word = p.peek()
-        if word == ".reg" or word.startswith(".reg."):  # fp16 headers leave out the space
+        if word == ".reg":
             self.registers()
         elif word == ".param":
             self.calls.declare()
@@ -216,19 +216,17 @@ class Body(Registers):
             for variable in read:
                 name = variable.name
                 # what lies in the module's memory is shared by kernels that call one function
-                if variable.space in OF_MODULE or name in self.elements or name in p.names:
+                if variable.space in OF_MODULE or name in self.known or name in p.names:
                     name = f"{variable.name}@{p.place_of(start)}{frame}"
-                self.elements[name] = variable.element
-                known.append(replace(variable, name=name, frame=frame))
+                self.known[name] = replace(variable, name=name, frame=frame)
+                known.append(self.known[name])
             self.kernel.variables += known
         for variable, own in zip(read, known):
             self.scope.symbols[variable.name] = own.name
         self.scope.operands.clear()
 
-    def element_of(self, symbol: Symbol) -> int | None:
-        """Bytes of an element of a variable."""
-        known = self.p.names.get(symbol.name)
-        return known.element if known is not None else self.elements.get(symbol.name)
+    def variable(self, symbol: Symbol) -> Variable | None:
+        return self.p.names.get(symbol.name) or self.known.get(symbol.name)
 
     def label(self, name: str, start: int) -> None:
         p = self.p
@@ -291,6 +289,8 @@ class Body(Registers):
             return
         if "param" in opcode and any(self.calls.is_parameter(operand) for operand in operands):
             opcode = LOCAL_PARAMETER.sub(".local", opcode)
+        elif root in ACCESSES:
+            opcode = in_its_space(self, opcode, root, operands)
         if "b128" in opcode and root in ("ld", "ldu", "st"):
             opcode = opcode.replace(".b128", ".v2.b64")
         vector = VECTOR_MOVE.fullmatch(opcode)

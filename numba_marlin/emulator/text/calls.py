@@ -29,7 +29,9 @@ from numba_marlin.emulator.text.program import (
     Sink,
     Symbol,
     Variable,
+    Vector,
 )
+from numba_marlin.emulator.text.rewriting import move
 from numba_marlin.emulator.text.scopes import Scope
 from numba_marlin.emulator.text.variables import Declaration
 
@@ -52,7 +54,7 @@ class Instance:
     function: Function
     label: str
     scope: Scope
-    formals: dict[str, Symbol | Register]
+    formals: dict[str, Symbol | Register | Vector]
 
 
 class Calls:
@@ -204,11 +206,11 @@ class Calls:
         self.body.statements()
         p.at, p.stop = back
 
-    def _formal(self, formal: Formal, scope: Scope) -> Symbol | Register:
+    def _formal(self, formal: Formal, scope: Scope) -> Symbol | Register | Vector:
         """A place for it in ``scope``."""
         if not formal.bits:
             return self._enter(formal.name, formal.size, formal.align, scope)
-        scope.declared[formal.name] = formal.bits, 0
+        scope.declared[formal.name] = formal.bits, formal.elements
         outer, self.body.scope = self.body.scope, scope
         register = self.body.register(formal.name)
         self.body.scope = outer
@@ -226,9 +228,9 @@ class Calls:
             bits = self._word(formal, token)
             body.emit(where, f"st.local.b{bits}", (Address(place), operand))
         elif parameter:
-            body.emit(where, f"ld.local.b{formal.bits}", (place, Address(operand)))
+            body.emit(where, f"ld.local.{_kind(formal)}", (place, Address(operand)))
         else:
-            body.emit(where, f"mov.{_kind(formal)}", (place, operand))
+            self._move(where, formal, place, operand)
 
     def _fetch(self, where: Statement, formal: Formal, operand, token: Token) -> None:
         """A result on its way out."""
@@ -240,9 +242,16 @@ class Calls:
             body.emit(where, f"ld.local.b{self._word(formal, token)}", (operand, place))
         elif self.is_parameter(operand):
             place = Address(operand), body.register(formal.name)
-            body.emit(where, f"st.local.b{formal.bits}", place)
+            body.emit(where, f"st.local.{_kind(formal)}", place)
         else:
-            body.emit(where, f"mov.{_kind(formal)}", (operand, body.register(formal.name)))
+            self._move(where, formal, operand, body.register(formal.name))
+
+    def _move(self, where: Statement, formal: Formal, target, source) -> None:
+        if formal.elements:
+            move(self.body, where, f"b{formal.bits}", (target, source))
+        else:
+            kind = "pred" if formal.bits == PREDICATE else _kind(formal)
+            self.body.emit(where, f"mov.{kind}", (target, source))
 
     def _word(self, formal: Formal, token: Token) -> int:
         if formal.size not in WORDS:
@@ -262,10 +271,10 @@ class Calls:
             for formal, operand in zip(formals_, operands):
                 if isinstance(operand, Sink):
                     continue
-                if self.is_parameter(operand) == bool(formal.bits):
+                if self.is_parameter(operand) == bool(formal.bits) or formal.elements:
                     self.p.fail(
                         f"{formal.name} of {function.name}, which can come to call itself, must be"
-                        " passed as it is declared: in a register, or in a .param variable",
+                        " passed as it is declared: in one register, or in a .param variable",
                         token,
                         UnknownInstruction,
                     )
@@ -362,7 +371,8 @@ class Calls:
 
 
 def _kind(formal: Formal) -> str:
-    return "pred" if formal.bits == PREDICATE else f"b{formal.bits}"
+    """Of what is passed in registers, in memory."""
+    return f"v{formal.elements}.b{formal.bits}" if formal.elements else f"b{formal.bits}"
 
 
 def registers(operands):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from numba_marlin.emulator.errors import UnknownInstruction
 from numba_marlin.emulator.text.lexer import NAME
 from numba_marlin.emulator.text.program import TYPE_BITS
+from numba_marlin.emulator.text.variables import VECTORS
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.text.parser import Parser
@@ -26,12 +27,14 @@ CALL = re.compile(rf"\bcall(?:\.uni)?\s*(?:\([^()]*\)\s*,\s*)?({NAME})", re.ASCI
 
 @dataclass(frozen=True)
 class Formal:
-    """A parameter or result of a function. ``bits``: of a register; 0 for bytes in .param space."""
+    """A parameter or result of a function. ``bits``: of a register; 0 for bytes in .param space.
+    ``elements``: of a vector of registers, 0 for one."""
 
     name: str
     size: int
     align: int
     bits: int = 0
+    elements: int = 0
 
 
 @dataclass(eq=False)
@@ -89,7 +92,8 @@ class Function:
 def shape(results: tuple[Formal, ...], parameters: tuple[Formal, ...]) -> tuple:
     """What two functions have in common that one call can reach."""
     return tuple(
-        tuple((each.size, each.bits > 0) for each in formals) for formals in (results, parameters)
+        tuple((each.size, each.bits > 0, each.elements) for each in formals)
+        for formals in (results, parameters)
     )
 
 
@@ -172,13 +176,15 @@ def formals(parser: Parser) -> tuple[Formal, ...]:
             p.fail(
                 "parameters of functions must be in .param or .reg space", where, UnknownInstruction
             )
-        kind, align = None, None
+        kind, align, elements = None, None, 0
         while p.peek().startswith("."):
             word = p.next().text
             if word == ".align":
                 align = p.alignment()
             elif word == ".ptr":
                 p.pointer()
+            elif word in VECTORS:
+                elements = VECTORS[word]
             elif p.is_type(word[1:]):
                 kind = word[1:]
         if space == ".reg":
@@ -189,7 +195,8 @@ def formals(parser: Parser) -> tuple[Formal, ...]:
                     UnknownInstruction,
                 )
             bits = TYPE_BITS[kind] if kind == "pred" else max(16, TYPE_BITS[kind])
-            found.append(Formal(p.next().text, bits // 8, 1, bits))
+            size = bits // 8 * (elements or 1)
+            found.append(Formal(p.next().text, size, 1, bits, elements))
         else:
             element, name = p.bytes_of(kind, "parameter"), p.next().text
             found.append(Formal(name, p.count() * element, align or element))

@@ -1,5 +1,6 @@
 """PTX text -> tokens with line numbers, one at a time: a Cursor stands before one and moves on.
-Comments vanish; opcodes keep their dots and colons as one token.
+Comments vanish; opcodes keep their dots and colons as one token, directives and types in
+declarations are one each (.reg.v4.u16 are three).
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#syntax
 """
@@ -21,7 +22,7 @@ TOKEN = re.compile(
     rf"""\s*(?:(?P<string>"[^"\n]*")
     |(?P<number>0[fF][0-9a-fA-F]{{8}}|0[dD][0-9a-fA-F]{{16}}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
         |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?)
-    |(?P<name>{NAME})
+    |(?P<name>\.\w+(?:::\w+)*|{NAME})
     |(?P<punct><<|>>|[<>=!]=|&&|\|\||[{{}}\[\]();,:+\-=@<>|!~*/?&^]))
     """,
     re.VERBOSE | re.ASCII,

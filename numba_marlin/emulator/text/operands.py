@@ -93,9 +93,10 @@ class Operands:
     def element(self, array: Symbol, token: Token, root: str):
         """array[index], of which the bracket is read: a constant, or a register and one."""
         p = self.p
-        size = self.body.element_of(array)
-        if size is None:
+        variable = self.body.variable(array)
+        if variable is None:
             p.fail(f"{token.text} is no variable whose elements could be counted", token)
+        size = variable.element
         register = None
         if p.token().kind == "name" and p.peek() != "WARP_SZ":
             register = self.name(p.next())

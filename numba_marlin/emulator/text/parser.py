@@ -38,7 +38,9 @@ LINE_DIRECTIVES = {".version", ".target", ".address_size"}
 STRONG = 3
 LINKAGE = {".extern": 0, ".common": 1, ".weak": 2, ".visible": STRONG}
 WIDE = {"b128": 16, "u128": 16, "s128": 16}  # types of memory only, in bytes
+WIDE |= dict.fromkeys(("texref", "samplerref", "surfref"), 8)  # whose instructions are refused
 THREADS, CLUSTER = {".maxntid", ".reqntid"}, {".reqnctapercluster"}
+BEGINNINGS = {".entry", ".func", ".file", ".section", ".alias", *LINKAGE, *SPACES}
 SILENT = {  # say nothing that matters here: how many numbers follow
     ".noreturn": 0,
     ".explicitcluster": 0,
@@ -150,11 +152,17 @@ class Parser(Cursor):
     def decode(self, opcode: str) -> tuple[str, tuple[str, ...]] | None:
         """(root, modifiers) of an opcode that is known."""
         if opcode not in self._decoded:
-            root = self.root_of(opcode) if len(opcode) < LONGEST_OPCODE else None
+            spelt = opcode if len(opcode) < LONGEST_OPCODE else ""
+            root = self.root_of(spelt)
+            if ".sync." in spelt and "sync" not in (root or ""):
+                # CUB's vote.ballot.sync.b32: to ptxas, the same
+                other = spelt.replace(".sync", "").replace(".", ".sync.", 1)
+                if "sync" in (self.root_of(other) or ""):
+                    spelt, root = other, self.root_of(other)
             self._decoded[opcode] = (
                 None
                 if root is None
-                else (root, tuple(each for each in opcode[len(root) :].split(".") if each))
+                else (root, tuple(each for each in spelt[len(root) :].split(".") if each))
             )
         return self._decoded[opcode]
 
@@ -269,15 +277,17 @@ class Parser(Cursor):
 
     def to_body(self) -> bool:
         """Behind the name of a kernel or function: go behind the brace of its body; or, False,
-        behind the semicolon that stands instead."""
+        behind the semicolon that stands instead, or before the next directive of the module: old
+        compilers end a prototype so."""
         if self.peek() == "(":
             self.skip_until(")")
-        while True:
+        while self.peek() not in BEGINNINGS:
             word = self.next().text
             if word == ".pragma":
                 self.skip_until(";")
             elif word in ("{", ";"):
                 return word == "{"
+        return False
 
     def alias(self) -> None:
         """.alias name, function;"""

@@ -38,9 +38,8 @@ class Registers:
     def registers(self) -> None:
         """.reg [.v2] .type name, name<count>, ...;"""
         p = self.p
-        word, elements = p.next().text[len(".reg") :], 0
-        if not word:
-            word = p.next().text
+        p.expect(".reg")
+        word, elements = p.next().text, 0
         if word in VECTORS:
             elements, word = VECTORS[word], p.next().text
         kind = word[1:]

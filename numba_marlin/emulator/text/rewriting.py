@@ -1,6 +1,7 @@
 """Statements for which the machine has no instruction, as others that it has.
 
-Indexed branches, moves of vectors, elements of an array by a register.
+Indexed branches, moves of vectors, elements of an array by a register, accesses to a variable by
+its name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from numba_marlin.emulator.errors import UnknownInstruction
 from numba_marlin.emulator.text.program import (
     TYPE_BITS,
+    Address,
     Immediate,
     Register,
     Sink,
@@ -19,6 +21,21 @@ from numba_marlin.emulator.text.program import (
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.text.body import Body, Statement
+
+ACCESSES = {"ld", "st", "atom", "red"}
+SPACES = (".param", ".global", ".const", ".shared", ".local")
+APART = {"shared", "local"}  # spaces where an address is another number than the generic one
+
+
+def in_its_space(body: Body, opcode: str, root: str, operands: tuple) -> str:
+    """An access without a state space, to an address that is a variable's name, is one to the space
+    that the variable is declared in: the ISA leaves it open, ptxas (13.5) has LDS and STL there."""
+    for operand in operands:
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            variable = body.variable(operand.base)
+            if variable and variable.space in APART and not any(s in opcode for s in SPACES):
+                return f"{root}.{variable.space}{opcode[len(root) :]}"
+    return opcode
 
 
 def move(body: Body, where: Statement, kind: str, operands: tuple) -> None:

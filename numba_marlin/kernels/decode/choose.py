@@ -223,11 +223,12 @@ def predicted_us(
         m, config.batch
     )
     busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
-    if config.whole and 2 * blocks <= device.sms:
-        # blocks of the next launch run beside those of this one: what they read before they must
-        # wait is no more than their ring
+    if config.whole and blocks < device.sms:
+        # blocks of the next launch, or some of them, run beside those of this one: what they read
+        # before they must wait is no more than their ring
+        beside = min(1, device.sms / blocks - 1)
         ring = config.stages * config.columns * config.stage_k * config.bits / 8
-        busiest -= min(costs.read_ahead * ring, busiest / 2)
+        busiest -= beside * min(costs.read_ahead * ring, busiest / 2)
     return fixed_us + busiest / (1000 * rate)
 
 

@@ -9,10 +9,11 @@ the 16 columns. ``thread``: Thread(warp_n, warp_k, lane, warp).
 
 **Within a block** (``share_out``): warps of the same columns have different parts of k. The first
 ``owners`` of them, min(4, warps_k), own ``own_column_blocks`` 16-column blocks each: warp_k = 0 the
-first ones, and so on. Every warp writes what others own to shared memory; each owner then adds to
-its own accumulators those of the other warps, in the order of warp_k. It keeps the result in
-``own``, in the order of ``acc``. Warps that own nothing are done. From here on everything happens
-warp by warp: no barrier of the block, no warp waits for another.
+first ones, and so on. Every warp writes what others own to shared memory; each owner then adds up
+the accumulators of all warps, its own in their place, in the order of warp_k: a column has the same
+bits wherever in a tile it stands, so that a part of a weight's columns gives those of the whole. It
+keeps the result in ``own``, in the order of ``acc``. Warps that own nothing are done. From here on
+everything happens warp by warp: no barrier of the block, no warp waits for another.
 
 **Between blocks** (stream-K's fix-up), for each owner warp apart: each block that shares a tile
 leaves its partial result in the workspace, then counts itself in at a lock of the tile and owner,
@@ -58,6 +59,44 @@ def output_verbs(lang, config):
         for i in range(cfg.own_floats):
             own[i] = acc[i]
 
+    def add_senders_from(sender):
+        """-> device function (total, own, address of the first sender's, warp_k of the owner): adds
+        to total what senders number ``sender`` and on have left, before it the owner's own if that
+        is next in the order of warp_k. (A loop over senders would not be unrolled, and each load
+        would wait for the sums before.)"""
+        owner_may_be_next, last = sender < config.owners, sender == config.warps_k - 2
+        owner_may_be_last = last and config.owners == config.warps_k
+
+        @lang.device
+        def one(total, own, first, warp_k):
+            for v in range(cfg.vectors):
+                d = ptx.ld_shared_v4_f32(first + (sender * cfg.own_bytes + WARP_VECTOR_BYTES * v))
+                for r in range(4):
+                    i = 4 * v + r
+                    if sender == 0:
+                        total[i] = own[i] + d[r] if warp_k == 0 else d[r]
+                    elif owner_may_be_next:
+                        with_own = total[i] + own[i]
+                        total[i] = (with_own if warp_k == sender else total[i]) + d[r]
+                    else:
+                        total[i] += d[r]
+                    if owner_may_be_last:
+                        with_own = total[i] + own[i]
+                        total[i] = with_own if warp_k == sender + 1 else total[i]
+
+        if last:
+            return one
+        rest = add_senders_from(sender + 1)
+
+        @lang.device
+        def more(total, own, first, warp_k):
+            one(total, own, first, warp_k)
+            rest(total, own, first, warp_k)
+
+        return more
+
+    add_senders = add_senders_from(0) if config.warps_k > 1 else None
+
     @lang.device
     def share_out(acc, own, exchange, thread):
         """Of the warps of the same columns each owner gets its 16-column blocks of all the others,
@@ -84,14 +123,11 @@ def output_verbs(lang, config):
                     own[i] = acc[owner * cfg.own_floats + i]
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
         if thread.warp_k < cfg.owners:
-            for sender in range(cfg.warps_k - 1):
-                address = (
-                    lane_address + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
-                )
-                for v in range(cfg.vectors):
-                    d = ptx.ld_shared_v4_f32(address + WARP_VECTOR_BYTES * v)
-                    for r in range(4):
-                        own[4 * v + r] += d[r]
+            total = cuda.local.array(cfg.own_floats, float32)
+            first = lane_address + thread.warp_k * (cfg.warps_k - 1) * cfg.own_bytes
+            add_senders(total, own, first, thread.warp_k)
+            for i in range(cfg.own_floats):
+                own[i] = total[i]
         # Before anybody sends the next tile's accumulators over these
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
 

@@ -13,7 +13,8 @@ from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.language.plain import body_of
 
 UNIT = 16  # numbers that a thread takes at a time
-MOST_THREADS, USUAL_THREADS = 1024, 256
+MOST_THREADS, LEAST_THREADS = 1024, 128
+UNITS_OF_A_THREAD = 4  # at most, where threads allow it
 FEW_BLOCKS = 264  # two an SM of an H200: with no more, what a block takes is what all take
 KINDS = {"int8": "sm_80", "fp8": "sm_89"}  # of codes, and the least target
 
@@ -29,7 +30,7 @@ class RowTypes:
     #: Numbers along k that share a scale, a multiple of 16; None for all of a row.
     group_size: int | None = None
     #: Of a block, which has a row or a group of it.
-    threads: int = USUAL_THREADS
+    threads: int = 256
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -44,10 +45,15 @@ class RowTypes:
 
     def for_rows(self, m: int, k: int) -> RowTypes:
         """With as many threads as m rows of k numbers want: all that a block can have where blocks
-        are few, else as many as fill the device; no more than have something to do."""
+        are few; else a power of two that leaves two to four units to each, so that a block is short
+        and the rows of a multiprocessor's blocks fit into L1, where they are read again. No more
+        than have something to do."""
         groups = self.groups(k)
         units = k // groups // UNIT
-        most = MOST_THREADS if m * groups <= FEW_BLOCKS else USUAL_THREADS
+        most = MOST_THREADS
+        if m * groups > FEW_BLOCKS:
+            wanted = ceil_div(units, UNITS_OF_A_THREAD)
+            most = min(MOST_THREADS, max(LEAST_THREADS, 1 << (wanted - 1).bit_length()))
         return replace(self, threads=min(most, 32 * ceil_div(units, 32)))
 
     def groups(self, k: int) -> int:

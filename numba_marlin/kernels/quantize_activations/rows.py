@@ -12,9 +12,12 @@ so that nothing is shuffled. Magnitudes are compared as integers, the bits of a 
 sign, in the upper half of a word: infinity and NaN are then the largest, and give the scale NaN and
 codes of 0 (``quantizers.activations`` has the rules).
 
-m k numbers take 3 m k bytes of memory: 24 us at m = 4096, k = 8192 on an H200. A form with loads of
-4 bytes and a division for each number took 80, and a row of 28672 numbers 14 (one block of 256
-threads, which ``definitions.RowTypes.for_rows`` widens where rows are few).
+m k numbers take 3 m k bytes of memory: 23 us at m = 4096, k = 8192 on an H200, where this takes 32
+(4096 x 4096: 15 of 12; 4096 x 28672: 104 of 82; int8, 2026-11-29). A form with loads of 4 bytes and
+a division for each number took 80. Counting in 64 bits, as Python's ``range`` and ``//`` do here,
+took half of all instructions (five divisions of 64 bits before the first load), 26 us where it is
+15 now; and blocks whose rows do not fit into L1 together read them again from L2: 139 us with 256
+threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
 """
 
 import numpy as np
@@ -106,12 +109,15 @@ def codes_of(first, second, lift, inverse, brain, fp8):
 def quantize(x, codes, scales, shared, brain, fp8):
     """shared: of ``largest_of_block`` (declared in the kernels: in a device function
     numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
-    row, group, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
-    units = codes.shape[1] // scales.shape[1] // 4  # of 16 numbers, in a group
-    first, end = group * units, (group + 1) * units
-    largest = np.int32(0)
-    for unit in range(first + thread, end, cuda.blockDim.x):
+    row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
+    # of 16 numbers, in a group
+    units = np.uint32(codes.shape[1]) // np.uint32(4 * scales.shape[1])
+    first = group * units
+    end, step = first + units, np.uint32(cuda.blockDim.x)
+    largest, unit = np.int32(0), first + thread
+    while unit < end:
         largest = larger_of(largest, sixteen_numbers(x, row, unit))
+        unit += step
     size = largest_of_block(largest, shared) >> 16
     finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
     amax, _ = pair_of(size, brain)
@@ -120,7 +126,8 @@ def quantize(x, codes, scales, shared, brain, fp8):
         scales[row, group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
     lift = LIFT if amax < SMALL else np.float32(1)  # else L / amax might be infinite
     inverse = ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
-    for unit in range(first + thread, end, cuda.blockDim.x):
+    unit = first + thread
+    while unit < end:
         there = ptx.cvta_to_global(codes, (row, 4 * unit))
         if finite:
             w = sixteen_numbers(x, row, unit)
@@ -135,6 +142,7 @@ def quantize(x, codes, scales, shared, brain, fp8):
             )
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
+        unit += step
 
 
 @cuda.jit

@@ -154,6 +154,12 @@ class WgmmaBytesConfig(SharedMemory):
         return K32_STEPS // self.scale_rows
 
     @property
+    def loads_ahead(self):
+        """Whether the words of the next stage are loaded while the products of one run. With
+        several scale rows in a stage ptxas spills (a few bytes, of large tiles)."""
+        return self.scale_rows == 1
+
+    @property
     def unit(self):
         """1 in the units of a weight's byte: a power of two (``elements``)."""
         if self.activations == "fp8":

@@ -40,30 +40,26 @@ exponent here comes near the ends of fp32 (scales of x below 2**-122, of rows th
 in bfloat16, may lose bits).
 
 **A step's time** (128 of k, two consumer warpgroups, so two warps a scheduler; instructions are
-counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles; an H200 at 1.75 GHz).
-Lock step is what nothing orders: both warpgroups multiply, then both promote and dequantise, so
-that the sum of both columns counts. In turns (``ordered``) one multiplies while the other promotes,
-and the larger should count: 192 x 128 took 660 us without and 577 with turns in int8, but 500 and
-499 in e4m3 (8192 x 8192, m = 4096).
+counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles at 1.75 GHz of an H200,
+sizes 4096 and 8192, 2026-11-29). Neither issue slots nor tensor cores are the limit, but each
+warpgroup's chain of one instruction after the other (``multiply`` has its parts).
 
-    tile       type, groups, zero points   instructions   issue   tensor cores   lock step
-    128 x 128  int8, 128                   278            556     512            1,120 measured
-    128 x 128  int8, 128, with             315            630     512
-    64 x 256   int8, 128                   324            648     512            1,270 measured
-    192 x 128  int8, 128                   376            752     768
-    128 x 256  int8, one per column        127            254     1,024          1,170 measured
-    128 x 128  e4m3, 128                   190            380     512
-    128 x 128  e4m3, 128, with             205            410     512
-    64 x 256   e4m3, 128                   276            552     512
-    192 x 128  e4m3, 128                   223            446     768
-    128 x 128  e4m3, one per column        187            374     512
+    tile       type, groups     instructions   issue   tensor cores   measured
+    128 x 128  int8, 128        278            556     512            990 to 1,050
+    64 x 256   int8, 128        324            648     512            1,110 to 1,150
+    192 x 128  int8, 128        376            752     768            1,340 to 1,430
+    128 x 256  int8, columns    127            254     1,024          1,060 to 1,170
+    128 x 128  e4m3, 128        190            380     512            850 to 950
+    64 x 256   e4m3, 128        276            552     512            1,100 to 1,120
+    192 x 128  e4m3, 128        223            446     768            1,070 to 1,220
+    192 x 128  e4m3, columns    220            440     768            1,020 to 1,090
 
-Turns add five instructions.
+Turns add five instructions. "columns": one scale per column.
 
-Shared memory, at 128 bytes a cycle, may be the limit (reckoned, not measured): wgmma reads x once
-for each warpgroup and strip, the 64 loads of words take four cycles each however little a warp
-takes of 16 bytes (``hopper.shared``), and TMA writes the stage. 128 x 128 with one scale per
-column, which promotes nothing, took 683 to 722 cycles.
+Shared memory, at 128 bytes a cycle, is the next limit (reckoned; that a warp's load of words takes
+four cycles, however little it takes of 16 bytes, is in the counters: ``hopper.shared``): wgmma
+reads x once for each warpgroup and strip, and TMA writes the stage. 128 x 128 in int8 with one
+scale per column, which promotes nothing, takes 600 to 632 cycles.
 
     tile        x    words   TMA   together   tensor cores
     128 x 128   256  256     194   706        512
@@ -87,7 +83,8 @@ from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.w4a8.config import STAGE_K
 from numba_marlin.kernels.w4a8.finish import finish_verbs
-from numba_marlin.kernels.w4a8.multiply import multiply_verbs, turn_verbs
+from numba_marlin.kernels.w4a8.multiply import multiply_verbs
+from numba_marlin.kernels.w4a8.turns import turn_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 
