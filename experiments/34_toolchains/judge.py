@@ -1,13 +1,17 @@
 """Runs one case on the PTX machine, with races looked for, and compares with what is expected."""
 
+import json
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from recording import Program
 
 from numba_marlin.emulator import Machine, MachineError
 from numba_marlin.emulator.state.global_memory import GlobalMemory
@@ -91,9 +95,13 @@ def compared(case, arrays: list[np.ndarray]) -> dict:
 def judge(path: Path, limit: int) -> dict:
     case = pickle.loads(path.read_bytes())
     start, row = time.perf_counter(), {"said": ""}
+    row["kernels"] = 0 if isinstance(case, Program) else len(case.launches)
     try:
-        with at_most(limit):
-            row |= outcome(case)
+        if isinstance(case, Program):
+            row |= program_outcome(case, limit)
+        else:
+            with at_most(limit):
+                row |= outcome(case)
     except TooLong:
         row |= {"outcome": "cut short", "said": f"after {limit} seconds"}
     except Exception as error:
@@ -104,10 +112,63 @@ def judge(path: Path, limit: int) -> dict:
         "case": case.name,
         "target": case.target,
         "version": case.version,
-        "kernels": len(case.launches),
         **row,
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def program_outcome(program, limit: int) -> dict:
+    """Of a whole program, by its own check; judged as in experiment 31."""
+    events, code, said = child(program, "on", limit)
+    found, why = judged(events, code, said)
+    row = {"outcome": found, "said": why}
+    if found == "report":
+        again, code, said = child(program, "off", limit)
+        kind = next(each["kind"] for each in events if each["event"] == "report")
+        row |= {"check": kind, "without": judged(again, code, said)[0]}
+        events = max(events, again, key=len)
+    launches = [each for each in events if each["event"] == "launch"]
+    return row | {
+        "kernels": len(launches),
+        "instructions": sum(each["instructions"] for each in launches),
+        "warnings": sorted({warning for each in launches for warning in each["warnings"]}),
+    }
+
+
+def child(program, races: str, limit: int) -> tuple[list[dict], int | None, str]:
+    """Events, exit code (None: cut short) and output of a run in a process of its own."""
+    folder = Path(program.folder)
+    events = folder / "events.jsonl"
+    events.unlink(missing_ok=True)
+    command = [sys.executable, str(Path(__file__).with_name("hopper_program.py")), str(folder)]
+    try:
+        done = subprocess.run(
+            [*command, str(events), races, *program.arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=6 * limit,  # a crowded machine gives a process a fraction of its time
+        )
+        code, said = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        code, said = None, ""
+    found = events.read_text(encoding="utf-8").splitlines() if events.exists() else []
+    return list(map(json.loads, found)), code, said
+
+
+def judged(events: list[dict], code: int | None, said: str) -> tuple[str, str]:
+    """(outcome, why) of a program's run."""
+    stops = [each for each in events if each["event"] in ("refused", "report", "error")]
+    if stops and stops[0]["event"] == "refused":
+        return "refused", stops[0]["what"]
+    if stops:
+        refusal = stops[0].get("kind") in REFUSALS
+        return "refused" if refusal else stops[0]["event"], stops[0]["said"]
+    if code is None:
+        return "cut short", ""
+    if code or "Passed" not in said:
+        return "wrong", " / ".join(said.strip().splitlines()[-3:])
+    return "right", ""
 
 
 def outcome(case) -> dict:

@@ -80,9 +80,28 @@ class Case:
 
     def write(self, folder: Path) -> None:
         self.memory = None
-        folder.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^\w.+-]+", "_", f"{self.target} {self.name}")
-        (folder / f"{name}.case").write_bytes(pickle.dumps(self))
+        keep(self, folder)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Host code and all: what was built of it is in ``folder``."""
+
+    toolchain: str
+    name: str
+    target: str
+    version: str
+    folder: str
+    arguments: tuple
+
+    def write(self, folder: Path) -> None:
+        keep(self, folder)
+
+
+def keep(case, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^\w.+-]+", "_", f"{case.target} {case.name}")
+    (folder / f"{name}.case").write_bytes(pickle.dumps(case))
 
 
 def bound(value, out, relative: float = 0.0, sums: int = 0, of=0.0) -> np.ndarray:

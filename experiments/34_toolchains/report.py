@@ -10,6 +10,7 @@ NAMES = {
     "tinygrad": "tinygrad",
     "cute": "CuTe DSL",
     "cutlass": "CUTLASS's examples of the CuTe DSL",
+    "hopper": "CUTLASS's examples of CUDA C++ for Hopper",
     "warp": "Warp",
 }
 OUTCOMES = ("right", "report", "wrong", "refused", "cut short", "error")
@@ -68,7 +69,9 @@ def details(rows: list[dict], toolchain: str) -> list[str]:
     ]
     for name in dict.fromkeys(row["case"] for row in mine):
         of = {row["target"]: row for row in mine if row["case"] == name}
-        counts = ", ".join(f"{each['instructions']:,}" for each in of.values() if "worst" in each)
+        counts = ", ".join(
+            f"{each['instructions']:,}" for each in of.values() if "instructions" in each
+        )
         found = " | ".join(cells(of[target]) if target in of else "" for target in targets)
         lines.append(f"| {name} | {counts} | {found} |")
     return lines

@@ -24,13 +24,13 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 from recording import Case, Missing
 
 RESULTS = HERE / "results.jsonl"
-TOOLCHAINS = ("triton", "tinygrad", "cute", "cutlass", "warp")
+TOOLCHAINS = ("triton", "tinygrad", "cute", "cutlass", "hopper", "warp")
 KEY = ("toolchain", "target", "case")
 
 
 def make(chosen: list[str], folder: Path, only: str) -> None:
-    """A toolchain's module ``on_NAME`` has ``VERSION()`` and ``cases()``: (name, target, function
-    that fills a Case)."""
+    """A toolchain's module ``on_NAME`` has ``version()`` and ``cases()``: (name, target, function
+    that fills a Case); ``write`` of its own, if that is not all."""
     for name in chosen:
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,11 @@ def make(chosen: list[str], folder: Path, only: str) -> None:
                 continue
             case = Case(name, title, target, version)
             try:
-                fill(case)
+                found = fill(case)
+                if hasattr(module, "write"):
+                    module.write(case, place, found)
+                else:
+                    case.write(place)
             except Missing as error:
                 print(f"{name} {target} {title}: skipped, {error}", flush=True)
                 continue
@@ -51,7 +55,6 @@ def make(chosen: list[str], folder: Path, only: str) -> None:
                 text = " ".join(str(error).split())[:300]
                 print(f"{name} {target} {title}: {type(error).__name__} {text} ({place_of})")
                 continue
-            case.write(place)
             print(f"{name} {target} {title}: {len(case.launches)} launches", flush=True)
 
 
