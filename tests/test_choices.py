@@ -208,3 +208,17 @@ def test_two_blocks_an_sm_where_both_have_enough_to_do_and_fit():
         architecture = replace(H200.architecture, shared_bytes_per_sm=nbytes)
         small = SimpleNamespace(sms=sms, architecture=architecture)
         assert ampere.configuration(problem, ampere.DEEP, small).blocks_per_sm == blocks
+
+
+def test_what_the_next_launch_reads_ahead_fades_as_tiles_take_the_multiprocessors():
+    """Whole tiles of 64 columns: from all of it, at half of them, to nothing where every one is
+    taken."""
+
+    def us(tiles):
+        problem = Problem(1, 64 * tiles, 4096, 128)
+        config = next(each for each in decode.configurations(problem, H200) if each.whole)
+        return decode.predicted_us(problem, config, H200)
+
+    times = [us(tiles) for tiles in (66, 67, 90, 131, 132)]
+    assert times == sorted(times) and times[0] < 0.8 * times[-1]
+    assert times[1] < 1.03 * times[0] and times[-1] < 1.03 * times[-2]

@@ -25,7 +25,6 @@ from numba_marlin.heuristics import (
     rank,
     tuned,
 )
-from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.language.definition import ceil_div
 
 H200 = devices.device("H200")
@@ -389,17 +388,3 @@ def test_what_was_measured_here_leads(monkeypatch):
         lambda problem, device: tuned.Choice("ampere", wrong, 1.0, "2026-11-21"),
     )
     assert rank(problem, here) == rank(problem, H200)
-
-
-def test_what_the_next_launch_reads_ahead_fades_as_tiles_take_the_multiprocessors():
-    """Whole tiles of 64 columns: from all of it, at half of them, to nothing where every one is
-    taken."""
-
-    def us(tiles):
-        problem = Problem(1, 64 * tiles, 4096, 128)
-        config = next(each for each in decode.configurations(problem, H200) if each.whole)
-        return decode.predicted_us(problem, config, H200)
-
-    times = [us(tiles) for tiles in (66, 67, 90, 131, 132)]
-    assert times == sorted(times) and times[0] < 0.8 * times[-1]
-    assert times[1] < 1.03 * times[0] and times[-1] < 1.03 * times[-2]
