@@ -64,7 +64,7 @@ def shared(config_type: type) -> dict[str, Any]:
                     "produce",
                     "copy_boxes",
                 ),
-                "multiply": ("multiply_groups", "multiply_columns", "add_quad"),
+                "multiply": ("multiply_ahead", "multiply_in_order", "add_quad"),
                 "write": (
                     "finish_quad",
                     "row_scale",

@@ -92,7 +92,7 @@ def shared(config_type: type[MoeBytesConfig]) -> dict[str, Any]:
                     "copy_scales",
                     "copy_zeros",
                 ),
-                "multiply": ("multiply_groups", "multiply_columns", "add_quad"),
+                "multiply": ("multiply_ahead", "multiply_in_order", "add_quad"),
                 "write": (
                     "finish_quad",
                     "row_scale",
@@ -104,7 +104,7 @@ def shared(config_type: type[MoeBytesConfig]) -> dict[str, Any]:
             },
             roles={
                 "gather and copy": ("produce", "find_rows", "gather_x"),
-                "multiply": ("consume", "multiply_groups", "multiply_columns"),
+                "multiply": ("consume", "multiply_ahead", "multiply_in_order"),
             },
             rings=(
                 Ring(name="weights and gathered rows", barriers="barriers_at", stages="stages"),
