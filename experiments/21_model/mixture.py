@@ -39,7 +39,7 @@ PART, FLOAT = "mixture", "bf16"
 # weights among them, each by at most 2**-9 of itself; if independently, that adds up to
 # sqrt(28) * 2**-9 = 0.010.
 LARGEST_ERROR = 2.5e-2
-STRIP = 1024
+STRIP = 1024  # rows that ``numba_marlin.torch.dequantize`` makes at a time on a GPU
 
 
 def problems(shape: MixtureShape) -> dict[str, WeightProblem]:
@@ -62,8 +62,7 @@ def problems(shape: MixtureShape) -> dict[str, WeightProblem]:
 
 
 def dequantised(shape: MixtureShape) -> dict[str, WeightProblem]:
-    """The products, of one expert, by which ``dequantize`` makes floats of it, ``STRIP`` rows at a
-    time."""
+    """The products of one expert by which ``dequantize`` makes floats of it."""
     codes = {"scale_dtype": "bfloat16"} if shape.kind == "int4" else {"codes": "e2m1"}
     return {
         f"{name}, {m} rows": WeightProblem(m, n, k, shape.group, dtype="bfloat16", **codes)
@@ -106,8 +105,9 @@ def given(options, model: Decoder, m: int, calls: int = 1) -> Given:
 
 def called(model: Decoder, held: Given, call: int = 0) -> tuple[Tensor, Tensor]:
     """All blocks on one call's tokens, whose keys and values are written anew: the residual, and
-    what the last mixture adds to it."""
-    x, more = held.x[call], held.more[call]
+    what the last mixture adds to it. Calls take turns of those that there are."""
+    turn = call % len(held.x)
+    x, more = held.x[turn], held.more[turn]
     if held.position is None:
         return model.prefill_body(x, held.cache, more)
     return model.body(x, held.cache, held.position, more)

@@ -135,6 +135,16 @@ def test_a_block_on_the_machine_gives_what_the_reference_gives(load, torch, numb
         assert whole.relative(one, other) < mixture.LARGEST_ERROR
 
 
+def test_calls_take_turns(load, torch):
+    """A graph is tried twice before it is captured, also where there is one call."""
+    mixture, model = load("mixture"), packed_blocks(load, torch, 1)
+    for calls in (1, 2):
+        held = mixture.given(OPTIONS, model, 3, calls)
+        (first, _), (other, _) = (mixture.called(model, held, call) for call in range(2))
+        assert torch.equal(first, other) == (calls == 1)
+        assert torch.equal(first, mixture.called(model, held, calls)[0])
+
+
 def test_what_is_touched_is_counted(load, torch):
     mixture = load("mixture")
     model = packed_blocks(load, torch, 1)
