@@ -49,10 +49,13 @@ def half(k: int, n: int, place: Place) -> nn.Module:
 
 def four_bit(k: int, n: int, place: Place) -> nn.Module:
     """A numba_marlin.torch.Linear of random codes and scales, made where they stay."""
-    return nmt.Linear.from_packed(random_packed(k, n, place.device))
+    dtype = torch.bfloat16 if place.dtype == torch.bfloat16 else torch.float16
+    return nmt.Linear.from_packed(random_packed(k, n, place.device, dtype))
 
 
-def random_packed(k: int, n: int, device: str) -> nm.PackedWeight:
+def random_packed(
+    k: int, n: int, device: str, dtype: torch.dtype = torch.float16
+) -> nm.PackedWeight:
     """Of codes 1 to 15, a mean of 8, which stands for 0: with code 0 too all columns would have a
     mean in common, which every product makes larger, and roundings with it (seen: errors of logits
     between 1e-4 and 1e-2)."""
@@ -60,18 +63,21 @@ def random_packed(k: int, n: int, device: str) -> nm.PackedWeight:
     words = torch.randint(-(2**31), 2**31, (k // 16, 2 * columns), dtype=torch.int32, device=device)
     zero = ~(words | words >> 1 | words >> 2 | words >> 3) & 0x11111111
     words |= zero << 3
-    scales = random_scales(k, columns, device).half()
+    scales = random_scales(k, columns, device).to(dtype)
     return nm.PackedWeight("marlin", words, scales, 4, GROUP, k, n)
 
 
 def dense_like(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
     """A torch.nn.Linear of the numbers of any linear layer."""
     if isinstance(layer, nmt.Linear):
-        weight = nmt.dequantize(layer.weight).t().to(dtype).contiguous()
+        weight = nmt.dequantize(layer.weight, layer.scales.dtype).t().to(dtype).contiguous()
     else:
         weight = layer.weight.to(dtype)
-    made = nn.utils.skip_init(nn.Linear, *weight.t().shape, bias=False, device="meta")
+    bias = None if layer.bias is None else layer.bias.to(dtype)
+    made = nn.utils.skip_init(nn.Linear, *weight.t().shape, bias=bias is not None, device="meta")
     made.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        made.bias = nn.Parameter(bias, requires_grad=False)
     return made
 
 
@@ -151,13 +157,14 @@ def compiled_glue(pdl: bool = False) -> Glue:
     """By torch.compile. pdl: its kernels wait for the launch before themselves and let the next
     begin early (programmatic dependent launch), as the 4-bit kernels do: a product behind one of
     them then fills its ring while that one still runs."""
+    options = {"triton.enable_pdl": True} if pdl else None
+    return glue_of("pdl" if pdl else "compiled", functools.partial(compiled, options=options))
+
+
+def compiled(function: Callable, options: dict | None = None) -> Callable:
     torch._dynamo.config.recompile_limit = 256  # a version for each batch and type
     torch._dynamo.config.accumulated_recompile_limit = 1024
-    options = {"triton.enable_pdl": True} if pdl else None
-    return glue_of(
-        "pdl" if pdl else "compiled",
-        lambda function: torch.compile(function, dynamic=False, options=options),
-    )
+    return torch.compile(function, dynamic=False, options=options)
 
 
 def glue_named(name: str) -> Glue:
@@ -191,15 +198,18 @@ class Block(nn.Module):
         self.gate_up, self.down = linears["gate_up"], linears["down"]
         self.before_attention, self.before_mlp = norms
 
+    def mlp(self, h: Tensor, glue: Glue) -> Tensor:
+        return self.down(glue.gated(self.gate_up(h)))
+
 
 def same(x: Tensor) -> Tensor:
     return x
 
 
 class Decoder(nn.Module):
-    """blocks may hold one Block several times. reduce: applied to what o and down return, gather:
-    to logits; of a decoder that is divided over ranks, the sum over them and all their columns.
-    join: in place of reduce and the glue's ``add_norm``, both in one."""
+    """blocks may hold one Block, or what is used like one, several times. reduce: applied to what o
+    and down return, gather: to logits; of a decoder that is divided over ranks, the sum over them
+    and all their columns. join: in place of reduce and the glue's ``add_norm``, both in one."""
 
     def __init__(self, shape: Shape, blocks: list[Block], embedding: Tensor, head: nn.Module):
         super().__init__()
@@ -234,7 +244,14 @@ class Decoder(nn.Module):
 
     def prefill(self, tokens: Tensor, cache: list[Tensor]) -> Tensor:
         """The logits [1, vocabulary] after the last token of one sequence; tokens [length]."""
-        length, heads, kv = len(tokens), self.shape.own_heads, self.shape.own_kv_heads
+        x, more = self.prefill_body(self.embedding[tokens], cache)
+        return self.logits(x[-1:], more[-1:])
+
+    def prefill_body(
+        self, x: Tensor, cache: list[Tensor], more: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As ``body``, on a sequence [length, hidden]."""
+        length, heads, kv = len(x), self.shape.own_heads, self.shape.own_kv_heads
         cos, sin = self.cos[:length], self.sin[:length]
 
         def attention(qkv: Tensor, layer: int) -> Tensor:
@@ -244,8 +261,7 @@ class Decoder(nn.Module):
             kept[0, :length, :kv], kept[0, :length, kv:] = k, v
             return attend_causally(qk[:, :heads], k, v)
 
-        x, more = self._blocks(self.embedding[tokens], attention)
-        return self.logits(x[-1:], more[-1:])
+        return self._blocks(x, attention, more)
 
     def _blocks(
         self, x: Tensor, attention: Callable, more: Tensor | None = None
@@ -258,7 +274,7 @@ class Decoder(nn.Module):
                 x, h = self.add_norm(x, more, block.before_attention)
             qkv = block.qkv(h).view(len(h), -1, self.shape.head)
             x, h = self.add_norm(x, block.o(attention(qkv, number)), block.before_mlp)
-            more = block.down(glue.gated(block.gate_up(h)))
+            more = block.mlp(h, glue)
         return x, more
 
     def logits(self, x: Tensor, more: Tensor) -> Tensor:

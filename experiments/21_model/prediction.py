@@ -78,3 +78,89 @@ def prefill(shape, tokens: int, kind: str) -> Prediction:
     over = sum(one.expected for one in each) - sum(one.floor for one in each)
     floor = shape.layers * (work + attention)
     return Prediction(floor, floor + shape.layers * (2 * glue + over))
+
+
+# ---- blocks with a mixture of experts
+
+ROUTING = 23  # small kernels from logits to a kernel's lists: numba_marlin.torch's, in torch
+GATHERS = 7  # more around grouped products: rows, their experts and places, an activation
+MIXTURE_KERNELS = 6  # as ``KERNELS``, without the gate
+# {(shape, contender): {tokens: (gate_up, down)}}: microseconds of the experts' products that
+# experiment 26 measured on H200s: "moe" or "moe_wgmma", the faster; "grouped" and "grouped + sum"
+EXPERTS_US = {
+    ("Mixtral 8x7B", "int4"): {
+        1: (38.3, 28.0),
+        4: (77.0, 50.8),
+        16: (117.9, 65.4),
+        64: (171.6, 89.0),
+        1024: (780.2, 410.1),
+        4096: (2878.0, 1605.1),
+    },
+    ("Mixtral 8x7B", "bf16"): {
+        1: (227.1, 98.7),
+        4: (526.0, 253.1),
+        16: (704.8, 327.7),
+        64: (693.5, 331.4),
+        1024: (1117.0, 606.3),
+        4096: (3210.2, 1706.6),
+    },
+    ("gpt-oss-120b", "mxfp4"): {
+        1: (18.7, 14.8),
+        4: (47.1, 30.3),
+        16: (144.7, 78.1),
+        64: (294.2, 159.5),
+        1024: (458.7, 278.0),
+        4096: (1174.3, 617.5),
+    },
+    ("gpt-oss-120b", "bf16"): {
+        1: (67.7, 45.7),
+        4: (204.5, 124.3),
+        16: (641.7, 321.0),
+        64: (1266.9, 655.6),
+        1024: (1397.8, 754.9),
+        4096: (1932.3, 1122.3),
+    },
+}
+EXPERT_BITS = {"int4": BITS, "mxfp4": 4 + 8 / 32, "bf16": 16}
+
+
+def experts_seconds(shape, m: int, contender: str) -> float | None:
+    """Of a layer's experts, between two numbers of tokens in proportion; None for a shape that was
+    not measured."""
+    measured = EXPERTS_US.get((shape.name, contender))
+    if measured is None:
+        return None
+    above = min(each for each in measured if each >= m)
+    below = max(each for each in measured if each <= m)
+    part = 0 if above == below else (m - below) / (above - below)
+    low, high = sum(measured[below]), sum(measured[above])
+    return (low + part * (high - low)) * 1e-6
+
+
+def experts_floor(shape, m: int, contender: str) -> float:
+    """Seconds to read the experts that are touched if each token chooses at random, or to
+    multiply."""
+    weights = sum(k * n for k, n in shape.products().values())
+    some = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** m)
+    nbytes = some * weights * EXPERT_BITS[contender] / 8
+    return max(nbytes / READ, 2 * m * shape.top_k * weights / MATRIX)
+
+
+def mixture(shape, m: int, context: int, contender: str, what: str) -> Prediction | None:
+    """A block; what: "decode" or "prefill". contender: "bf16", or ``shape.kind``."""
+    experts = experts_seconds(shape, m, contender)
+    if experts is None:
+        return None
+    kind = "int4" if contender == "int4" else "fp16"
+    each = [linear(k, n, m, kind) for k, n in shape.linears().values()]
+    router = linear(shape.hidden, shape.experts, m, "fp16")
+    floor = sum(one.floor for one in each) + router.floor + experts_floor(shape, m, contender)
+    small = MIXTURE_KERNELS + ROUTING + (GATHERS if contender == "bf16" else 0)
+    expected = sum(one.expected for one in each) + router.expected + experts + small * KERNEL
+    width = shape.heads * shape.head
+    if what == "decode":
+        attention, more = m * context * 4 * shape.kv_heads * shape.head / READ, 0.0
+    else:
+        attention = 2 * m * m * width / (MATRIX / 2)  # causal: half of 4 m m width
+        more = 2 * m * (12 * shape.hidden + 6 * shape.kv_heads * shape.head) * 2 / READ
+    return Prediction(floor + attention, expected + attention + more)

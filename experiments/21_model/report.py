@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import prediction
-from sizes import LLAMA_8B, LLAMA_70B
+from sizes import LLAMA_8B, LLAMA_70B, MIXTURES
 
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
@@ -76,8 +76,34 @@ def predicted() -> str:
             markdown(header, one),
             "70B at 4 bits on one and two GPUs, ms:",
             markdown(["m", "one", *names, "goal"], two),
+            "A block with a mixture of experts on one GPU, us:",
+            predicted_mixtures(),
         ]
     )
+
+
+def predicted_mixtures() -> str:
+    header = ["", "m", "bf16 floor", "bf16 expected", "packed floor", "packed expected"]
+    header.append("speed-up expected")
+    lines = []
+    for shape in MIXTURES:
+        for what, m, context in (
+            *(("decode", m, CONTEXT) for m in BATCHES),
+            ("prefill", TOKENS, TOKENS),
+        ):
+            dense, packed = (
+                prediction.mixture(shape, m, context, kind, what) for kind in ("bf16", shape.kind)
+            )
+            times = [dense.floor, dense.expected, packed.floor, packed.expected]
+            lines.append(
+                [
+                    f"{shape.name} {what}",
+                    f"{m}",
+                    *(f"{each * 1e6:.0f}" for each in times),
+                    f"{dense.expected / packed.expected:.2f}",
+                ]
+            )
+    return markdown(header, lines)
 
 
 def goal_only(part: str, m: int) -> str:
@@ -233,6 +259,41 @@ def loaded(rows) -> str:
     return markdown(header, lines)
 
 
+def mixed(rows) -> str:
+    """Blocks with a mixture of experts."""
+    header = ["a block", "m", "experts touched", "glue", "contender", "us", "quartiles", "x bf16"]
+    header += ["expected, us", "floor, us"]
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["shape"], row["glue"], row["m"])):
+        low, high = row["us_spread"]
+        lines.append(
+            [
+                f"{row['shape']} {row['what']}",
+                f"{row['m']}",
+                f"{row['touched']:.1f}",
+                row["glue"],
+                row["contender"],
+                f"{row['us']:.1f}",
+                f"{low:.1f} to {high:.1f}",
+                goal(row.get("speedup"), None),
+                *(
+                    f"{row[name]:.0f}" if name in row else ""
+                    for name in ("expected_us", "floor_us")
+                ),
+            ]
+        )
+    return markdown(header, lines)
+
+
+def mixed_checked(rows) -> str:
+    errors = [max(row["relative_error"], row["bf16_error"]) for row in rows]
+    return (
+        f"Blocks with a mixture of experts, {len(rows)} cases: norm-wise error"
+        f" {max(errors):.1e} at most, bound {rows[0]['bound']:.1e}; replayed calls equal to eager"
+        f" ones: {sum(row['equal'] for row in rows)} of {len(rows)}."
+    )
+
+
 def on_machine(rows) -> str:
     """Of the glue in Triton."""
     orders, triton = rows[0]["orders"], rows[0]["triton"]
@@ -256,6 +317,8 @@ TABLES = {
     "between": lone,
     "host": hosted,
     "load": loaded,
+    "mixture check": mixed_checked,
+    "mixture": mixed,
     "glue": on_machine,
     "peer": missing,
 }

@@ -1,10 +1,12 @@
 """How much of a kernel's speed is left in a model? A Llama-shaped decoder with random 4-bit weights
-beside the same in fp16, on one GPU (8B) and layer by layer on one and two (70B); what an eager call
-costs the host; and how fast a checkpoint gets onto the device.
+beside the same in fp16, on one GPU (8B) and layer by layer on one and two (70B); blocks with a
+mixture of experts; what an eager call costs the host; and how fast a checkpoint gets onto the
+device.
 
     python experiments/21_model/run.py --parts warmup,ceilings,check,decode,prefill --out DIRECTORY
     python experiments/21_model/run.py --parts between,host,load --out DIRECTORY
     python experiments/21_model/run.py --parts seventy,between [--gpus 2] --out DIRECTORY
+    python experiments/21_model/run.py --parts warmup,mixture --out DIRECTORY
     python experiments/21_model/run.py --tiny               # all of it on the CPU, small, no times
     python experiments/21_model/run.py --tiny --parts glue --out DIRECTORY  # Triton's, no GPU
     python experiments/21_model/report.py [DIRECTORY]       # the tables of README.md
@@ -27,10 +29,19 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import between
 import clock
 import host
+import mixture
 import seventy
 import torch
 import whole
-from sizes import GROUP, LLAMA_8B, LLAMA_70B, TINY
+from sizes import (
+    GROUP,
+    LLAMA_8B,
+    LLAMA_70B,
+    MIXTURES,
+    TINY,
+    TINY_MIXTURES,
+    MixtureShape,
+)
 from sums import SUMS
 
 from numba_marlin.api.warmup import choose, warmup
@@ -50,6 +61,7 @@ PARTS = (
     "host",
     "load",
     "seventy",
+    "mixture",
     "glue",
 )
 ALONE = {
@@ -58,6 +70,7 @@ ALONE = {
     "check": whole.check,
     "host": host.host,
     "load": host.load,
+    "mixture": mixture.mixtures,
     "seventy": seventy.seventy,
     "glue": whole.glue_on_machine,
 }
@@ -105,10 +118,11 @@ def parsed(arguments=None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.device, options.host_size = "cuda", (4096, 4096)
     options.shape = replace(LLAMA_8B, layers=options.layers or LLAMA_8B.layers)
-    options.seventy = LLAMA_70B
+    options.seventy, options.mixtures = LLAMA_70B, MIXTURES
     options.batches = options.batches or list(BATCHES)
     if options.tiny:
         options.device, options.shape, options.seventy = "cpu", TINY, TINY
+        options.mixtures = TINY_MIXTURES
         options.host_size, options.calls, options.context, options.tokens = (128, 128), 3, 16, 24
         options.batches, options.rounds, options.repeats = options.batches[:2], 2, 1
         options.load_layers, options.load_rounds, options.threads = 1, 1, 2
@@ -123,17 +137,25 @@ def shapes(options) -> list:
         found.append(options.shape)
     if "seventy" in options.parts:
         found += [options.seventy.on(world) for world in sorted({1, options.gpus})]
+    if "mixture" in options.parts:
+        found += options.mixtures
     return found
 
 
 def rows_of(options, shape) -> list[int]:
     """The rows of x that its products have; ``dequantize`` multiplies 1024 at a time."""
-    more = {min(options.tokens, 256), options.tokens, 1024} if shape is options.shape else set()
+    more = set()
+    if shape is options.shape:
+        more = {min(options.tokens, 256), options.tokens, 1024}
+    elif isinstance(shape, MixtureShape):
+        more = {options.tokens}
     return sorted({*options.batches, 1, *more})
 
 
 def problems(shape) -> dict[str, WeightProblem]:
     """{layer: its product, of one row}"""
+    if isinstance(shape, MixtureShape):
+        return mixture.problems(shape)
     linears = {**shape.linears(), "head": shape.output()}
     return {
         name: WeightProblem(m=1, n=n, k=k, group_size=GROUP) for name, (k, n) in linears.items()
@@ -144,7 +166,7 @@ def kernel_names(options) -> dict[str, dict[str, str]]:
     """{"shape/ranks/m": {layer: kernel}}; on the CPU, what an H200 would run."""
     return {
         f"{shape.name}/{shape.world}/{m}": {
-            name: chosen(options, problem.k, problem.n, m)
+            name: chosen(options, replace(problem, m=m))
             for name, problem in problems(shape).items()
         }
         for shape in shapes(options)
@@ -152,21 +174,25 @@ def kernel_names(options) -> dict[str, dict[str, str]]:
     }
 
 
-def chosen(options, k: int, n: int, m: int) -> str:
+def chosen(options, problem: WeightProblem) -> str:
     device = None if options.device == "cuda" else "H200"
-    problem = WeightProblem(m=m, n=n, k=k, group_size=GROUP)
     return choose([problem], None, device).kernels[0].job.kernel
 
 
 def warm(options) -> None:
     """Compile every kernel of the shapes asked for, on all cores."""
     for shape in shapes(options):
-        given, m = problems(shape), rows_of(options, shape)
-        if options.device == "cuda":
-            print(f"  {shape.name}: {warmup(given, m=m, processes=cores())!r}", flush=True)
-        else:
-            found = choose(given, m, "H200")
-            print(f"  {shape.name}: {len(found.kernels)} kernels for {found.device}", flush=True)
+        wanted = [(problems(shape), rows_of(options, shape))]
+        if isinstance(shape, MixtureShape):
+            wanted.append((mixture.dequantised(shape), None))
+        for given, m in wanted:
+            if options.device == "cuda":
+                print(f"  {shape.name}: {warmup(given, m=m, processes=cores())!r}", flush=True)
+            else:
+                found = choose(given, m, "H200")
+                print(
+                    f"  {shape.name}: {len(found.kernels)} kernels for {found.device}", flush=True
+                )
 
 
 def main(arguments=None) -> None:
@@ -186,7 +212,8 @@ def main(arguments=None) -> None:
     options.watch = ClockWatch() if on_gpu else NoWatch()
     options.kernel_names = kernel_names(options)
     options.kernels = lambda shape, m: options.kernel_names.get(f"{shape.name}/{shape.world}/{m}")
-    options.chosen, options.failures = lambda k, n, m: chosen(options, k, n, m), []
+    options.chosen = lambda k, n, m: chosen(options, WeightProblem(m, n, k, GROUP))
+    options.failures = []
     print(f"{name}; rows go to {rows.path}", flush=True)
     made = None
     for part in options.parts:

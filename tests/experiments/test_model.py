@@ -16,7 +16,10 @@ from tests import experiment_results
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "21_model"
 # those of a run on the CPU, where peers are left out, which a row says
-PARTS = {"check", "decode", "prefill", "between", "host", "load", "seventy", "peer"}
+PARTS = {
+    *("check", "decode", "prefill", "between", "host", "load", "seventy", "peer"),
+    *("mixture", "mixture check"),
+}
 
 
 @pytest.fixture
