@@ -276,15 +276,21 @@ def copies_another_row(cell, program, ins):
 def copies_were_counted(cell, program, ins):
     """Nothing touches memory from here to the end, and whoever has copied by cp.async has its
     barrier wait for that."""
+
+    def copies(each):
+        return re.match(r"cp\.async\.c[ag]", each.opcode)
+
+    def arrives_behind(each):
+        while copies(each):  # a thread may have several, one behind the other
+            each = following(program, each)
+        return each.opcode.startswith("cp.async.mbarrier.arrive.noinc")
+
     behind, _ = until_next(program, ins.pc, "ret")
-    copies = [each for each in program.instructions if re.match(r"cp\.async\.c[ag]", each.opcode)]
+    copying = [each for each in program.instructions if copies(each)]
     return (
         not any(touches(each) for each in behind)
-        and bool(copies)
-        and all(
-            following(program, each).opcode.startswith("cp.async.mbarrier.arrive.noinc")
-            for each in copies
-        )
+        and bool(copying)
+        and all(arrives_behind(each) for each in copying)
     )
 
 

@@ -5,7 +5,7 @@ import copy_conditions
 import expert_conditions as conditions
 from proof import BRANCH, MOE_BYTES, NEVER, TURNED, Proof
 
-TILES = ("moe_wgmma", MOE_BYTES)
+TILES = ("moe_wgmma", *MOE_BYTES)
 
 EXPERT_PROOFS = (
     Proof(

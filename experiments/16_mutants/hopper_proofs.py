@@ -21,7 +21,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "an item has a step",
-        ("wgmma", *BYTES, MOE_BYTES),
+        ("wgmma", *BYTES, *MOE_BYTES),
         BRANCH,
         (NEVER,),
         "bra",
@@ -98,7 +98,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "in the next group",
-        (*BYTES, MOE_BYTES),
+        (*BYTES, *MOE_BYTES),
         ("commit",),
         ("deleted",),
         r"wgmma\.commit_group\..*",
@@ -108,7 +108,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "either opens the first turn",
-        (*BYTES, MOE_BYTES),
+        (*BYTES, *MOE_BYTES),
         BRANCH,
         (TURNED,),
         "bra",
@@ -118,7 +118,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "after the last turn",
-        (*BYTES, MOE_BYTES),
+        (*BYTES, *MOE_BYTES),
         ("barrier", "predicate"),
         ("deleted", TURNED),
         r"bar\.sync|bra",

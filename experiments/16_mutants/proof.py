@@ -20,6 +20,7 @@ ALL = (
     "moe",
     "moe_wgmma",
     "moe_wgmma_int8",
+    "moe_wgmma_fp8",
     "block_scaled",
     "block_decode",
     "tcgen05",
@@ -27,7 +28,7 @@ ALL = (
 )
 BLOCKS = ALL[-4:]  # both operands block-scaled
 BYTES = ("wgmma_int8", "wgmma_fp8")  # activations in 8 bits
-MOE_BYTES = "moe_wgmma_int8"  # such ones, of experts
+MOE_BYTES = ("moe_wgmma_int8", "moe_wgmma_fp8")  # such ones, of experts
 OF_DECODE = ("decode", "decode_int8", "moe")  # its main loop, and its reduction between blocks
 BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
 

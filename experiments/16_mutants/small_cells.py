@@ -187,6 +187,8 @@ OF_BYTES = (
     ((2, 64, 256, 128), 9, ((1, 3), (3, 1))),
     (ExpertsElsewhere, (2, 64, 128, 128), 2, ((3, 1), (3, 1))),
 )
+# of both experts more rows than the 64 of a tile
+MORE_THAN_A_TILE = ((70, 72, 256, 128), 3, ((1, 0),) * 70)
 
 
 def of_experts_bytes(config_type):
@@ -201,7 +203,12 @@ def of_experts_bytes(config_type):
             replace(small, combine=True, x_of_pairs=True),
             OF_BYTES,
         ),
-        Smalls(f"{name}, two warpgroups in turns", SmallExperts, replace(small, **turns), OF_BYTES),
+        Smalls(
+            f"{name}, two warpgroups in turns",
+            SmallExperts,
+            replace(small, **turns),
+            (*OF_BYTES, MORE_THAN_A_TILE),
+        ),
     )
 
 
