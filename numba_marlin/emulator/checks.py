@@ -124,6 +124,14 @@ OWN = (
         " code, not probed here",
     ),
     Check(
+        "setmaxnreg-bound",
+        UNDEFINED,
+        "setmaxnreg in a kernel that declares neither .maxntid nor .maxnreg",
+        "[the ISA](#miscellaneous-instructions-setmaxnreg) requires a kernel whose registers per"
+        " thread are bounded; otherwise setmaxnreg may have no effect. ptxas then ignores it and"
+        " says so (C7508), as of two kernels of ThunderKittens, and so does this machine",
+    ),
+    Check(
         "bulk-store-at-end",
         UNDEFINED,
         "a block that ends while a bulk store, never waited for, may be reading its shared memory",

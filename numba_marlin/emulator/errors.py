@@ -91,6 +91,8 @@ def unknown(opcode: str) -> str:
         return (
             f"{opcode!r}: there are no textures and surfaces here; read such an array by ld.global"
         )
+    if opcode.startswith("multimem."):
+        return f"{opcode!r}: a multimem address is one of several GPUs' memory; here is one GPU"
     return f"unknown instruction {opcode!r}"
 
 

@@ -102,6 +102,14 @@ wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %rd1, %rd1,
         threads=128,
     ),
     Planted(
+        "registers are traded by a kernel that bounds neither threads nor registers",
+        "setmaxnreg-bound",
+        "setmaxnreg.dec.sync.aligned.u32 40; // BAD",
+        ("setmaxnreg", "// setmaxnreg"),
+        "declares neither .maxntid nor .maxnreg, so its registers at entry are unknown",
+        threads=128,
+    ),
+    Planted(
         "a block ends without waiting for its bulk store",
         "bulk-store-at-end",
         """.shared .align 16 .b8 d[128]; mov.u32 %r1, d; mad.lo.u32 %r2, %t, 4, %r1;

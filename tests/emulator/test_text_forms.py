@@ -369,3 +369,8 @@ def test_textures_are_refused_where_they_are_read():
     assert values("mov.u32 %r1, 7;", 1, before) == [7]
     with pytest.raises(UnknownInstruction, match="no textures and surfaces"):
         values("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", 1, before)
+
+
+def test_memory_of_several_gpus_is_refused_by_name():
+    with pytest.raises(UnknownInstruction, match="here is one GPU"):
+        values("multimem.red.release.sys.global.add.s32 [%rd1], %r1;", 1)

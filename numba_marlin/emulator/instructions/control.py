@@ -8,7 +8,7 @@ Branches, exits and barriers end a basic block; their handlers return a descript
 
 from __future__ import annotations
 
-from numba_marlin.emulator.errors import Trap
+from numba_marlin.emulator.errors import Trap, UnknownInstruction
 from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
@@ -139,13 +139,17 @@ def setmaxnreg(ins, m):
             f"{count} registers must be a multiple of {SETMAXNREG_STEP} between"
             f" {SETMAXNREG_LEAST} and {SETMAXNREG_MOST}",
         )
-    if m.kernel.max_threads is None and not m.kernel.max_registers:
-        raise unsupported(
-            ins,
-            f"{m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at entry are"
-            " unknown",
-        )
-    return lambda lanes: m.register_pool.trade(ins, lanes, count)
+    if m.kernel.max_threads is not None or m.kernel.max_registers:
+        return lambda lanes: m.register_pool.trade(ins, lanes, count)
+    unbounded = (
+        f"{ins.opcode}: {m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at"
+        " entry are unknown"
+    )
+
+    def step(lanes):
+        m.checks.report("setmaxnreg-bound", lanes.fault(UnknownInstruction, unbounded, ins))
+
+    return step
 
 
 FENCE = (
