@@ -287,11 +287,7 @@ def copies_were_counted(cell, program, ins):
 
     behind, _ = until_next(program, ins.pc, "ret")
     copying = [each for each in program.instructions if copies(each)]
-    return (
-        not any(touches(each) for each in behind)
-        and bool(copying)
-        and all(arrives_behind(each) for each in copying)
-    )
+    return not any(map(touches, behind)) and bool(copying) and all(map(arrives_behind, copying))
 
 
 def a_product_lies_between(cell, program, ins):
