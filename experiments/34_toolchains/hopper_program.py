@@ -42,6 +42,9 @@ def encode(out, kind, rank, address, dims, strides, box, steps, interleave, swiz
     def numbers(place, count, each):
         return list((each * count).from_address(place))[::-1] if count else []
 
+    apart = numbers(steps, rank, ctypes.c_uint32)
+    if interleave or any(each != 1 for each in apart):
+        return INVALID_VALUE  # TensorMap has neither
     shape, boxes = numbers(dims, rank, ctypes.c_uint64), numbers(box, rank, ctypes.c_uint32)
     outer, of = numbers(strides, rank - 1, ctypes.c_uint64), TYPES[kind]
     try:

@@ -174,6 +174,15 @@ def _unpacked(encoded: bytes) -> tuple[int, int, int, int, list[int], list[int],
             " numba_marlin"
         )
     _, address, rank, kind, ways, *rest = _FORMAT.unpack_from(encoded)
+    if not (
+        1 <= rank <= MAX_RANK
+        and kind < len(ELEMENT_BYTES)
+        and ways & 15 < len(SWIZZLES)
+        and ways >> 4 < len(L2_PROMOTIONS)
+    ):
+        raise ValueError(
+            "bytes of a tensor map of numba_marlin that something else has overwritten"
+        )
     outer = [
         int.from_bytes(rest[MAX_RANK][at : at + _STRIDE_BYTES], "little")
         for at in range(0, _STRIDE_BYTES * (rank - 1), _STRIDE_BYTES)

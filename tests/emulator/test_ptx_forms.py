@@ -12,6 +12,9 @@ from tests.ci_scripts import script
 TABLE = script("ptx_table")
 FORMS = TABLE.forms()
 TARGETS = sorted({form.target for form in FORMS})
+# of PTX before 6.4, or of targets before sm_70: the machine looks at neither, ptxas of today
+# assembles for no such target
+OF_OLD = ("shfl", "vote")
 
 
 def test_every_handler_has_a_form_on_the_page():
@@ -43,7 +46,11 @@ def test_every_form_is_one_that_ptxas_knows(target):
     if not find_tools("ptxas"):
         pytest.skip("there is no ptxas")
     mine = [form for form in FORMS if form.target == target]
-    assert assemble(TABLE.module(mine), target_named(target))[0]
+    today = [form for form in mine if root_of(form.opcode) not in OF_OLD]
+    assert assemble(TABLE.module(today), target_named(target))[0]
+    for form in set(mine) - set(today):
+        with pytest.raises(AssemblyError, match="without '.sync' is not supported"):
+            assemble(TABLE.module([form]), target_named(target))
     # and one that is none does not pass
     wrong = TABLE.Form("", target, "add.sat.u32 %r0, %r1, %r2;")
     with pytest.raises(AssemblyError, match="no assembler accepts"):

@@ -45,7 +45,8 @@ def test_the_fence_of_inits_releases_nothing_else():
     body += "@!%q0 ld.shared::cluster.u32 %r4, [%r3];"
     body += snippet("cluster_arrive") + WAIT
     fine(body.format("fence.acq_rel.cluster;"), **CLUSTER)
-    race(body.format(FENCE), "missing-cluster-barrier", schedules=(None,), **CLUSTER)
+    for fence in (FENCE, "fence.acq_rel.cta;"):
+        race(body.format(fence), "missing-cluster-barrier", schedules=(None,), **CLUSTER)
 
 
 def test_a_block_may_end_when_it_has_seen_what_others_arrived_for():
@@ -56,3 +57,14 @@ def test_a_block_may_end_when_it_has_seen_what_others_arrived_for():
     race(body.format(""), "missing-wait-for-others", schedules=(None,), **CLUSTER)
     late = body.format(SEE.format("cta") + ARRIVE)
     race(late, "missing-wait-for-others", schedules=(None,), **CLUSTER)
+
+
+def test_an_arrival_that_nobody_awaits_is_none_that_was_seen():
+    """A second one of the same instruction, which releases nothing: its record is the first's."""
+    again = ARRIVE.replace("release", "relaxed")
+    body = OTHER + INIT + FENCE + RELAXED + "mov.u32 %r50, 0; L: " + again
+    body += "setp.eq.u32 %q6, %r50, 1; @%q6 bra D; " + SEE.format("cta")
+    body += RELAXED + "mov.u32 %r50, 1; bra L; D: "
+    race(body + RELAXED, "missing-wait-for-others", schedules=(None,), **CLUSTER)
+    both = SEE.format("cta").replace("W", "V").replace("], 0;", "], 1;")
+    fine(body + both + RELAXED, **CLUSTER)

@@ -143,6 +143,11 @@ def test_encode_and_decode_are_inverse_and_fit_the_hardware_size():
     assert len(encoded) == 128 and decode(encoded) == (tensor_map, 0x7_0000_0010)
     with pytest.raises(ValueError, match="no tensor map"):
         decode(bytes(128))
+    for rank, kind, ways in ((9, 0, 0), (1, 99, 0), (1, 0, 255)):
+        broken = bytearray(encoded)
+        broken[12:15] = rank, kind, ways
+        with pytest.raises(ValueError, match="something else has overwritten"):
+            decode(bytes(broken))
     with pytest.raises(ValueError, match="0x7 must be a multiple of 16"):
         tensor_map.encode(7)
 

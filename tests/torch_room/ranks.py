@@ -41,7 +41,8 @@ class Ranks:
             # who answers first: one that failed may be why the others wait
             there = wait(waiting, TIMEOUT_S)
             if not there:
-                self._fail(self.pipes.index(waiting[0]), "no answer in time")
+                late = [self.pipes.index(each) for each in waiting]
+                self._fail(late[0], f"no answer in time, nor of any of {late}")
             for pipe in there:
                 rank = self.pipes.index(pipe)
                 answers[rank] = self._answer(rank)

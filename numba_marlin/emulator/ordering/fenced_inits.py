@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numba_marlin.emulator.ordering import shadow as marks
+from numba_marlin.emulator.ordering.messages import CTA
 from numba_marlin.emulator.ordering.news import News
 from numba_marlin.emulator.state.lanes import Lanes
 
@@ -66,7 +67,11 @@ class FencedInits:
         """What these threads' fences released, besides what others have ``left``."""
         clocks = self.order.clocks
         for thread in threads:
-            found = [news for news in (self.order.messages.released(thread),) if news is not None]
+            found, messages = [], self.order.messages
+            if (
+                messages.fenced.get(thread, (CTA,))[0] != CTA
+            ):  # a fence within the block stays there
+                found.append(messages.released(thread))
             if thread in self.columns:
                 column, count = self.columns[thread]
                 found.append(clocks.news_of(column, count - 1))

@@ -170,6 +170,8 @@ class HappensBefore(Conflicts):
         )
         for word in np.unique(words).tolist():
             for block in np.unique(blocks[words == word]).tolist():
+                if self.remote and block != self._block(word * 8):
+                    self.arrivals.another(word)
                 mine = (words == word) & (blocks == block)
                 self.messages.send(
                     self.arriving[word], lanes if mine.all() else lanes.narrow(mine), order

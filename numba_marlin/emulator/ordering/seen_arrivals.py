@@ -31,6 +31,10 @@ class SeenArrivals:
         if word in self.counted:
             self.over[word] = self.counted[word]
 
+    def another(self, word: int) -> None:
+        """An arrival of another block, whose record may be that of one that is over."""
+        self.over.pop(word, None)
+
     def made(self, word: int) -> None:
         self.counted.pop(word, None)
         self.over.pop(word, None)
