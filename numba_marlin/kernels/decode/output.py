@@ -100,9 +100,9 @@ def output_verbs(lang, config):
     @lang.device
     def share_out(acc, own, exchange, thread):
         """Of the warps of the same columns each owner gets its 16-column blocks of all the others,
-        and adds them to its own. exchange: address in shared memory of [warp_n][owner][sender,
-        without the owner][vector][lane]; a part of it belongs to one warp_n, and so does the
-        barrier."""
+        and adds up all, its own in their place. exchange: address in shared memory of
+        [warp_n][owner][sender, without the owner][vector][lane]; a part of it belongs to one
+        warp_n, and so does the barrier."""
         lane_address = (
             exchange
             + thread.warp_n * (cfg.owners * (cfg.warps_k - 1) * cfg.own_bytes)

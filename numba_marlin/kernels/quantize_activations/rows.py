@@ -13,11 +13,11 @@ sign, in the upper half of a word: infinity and NaN are then the largest, and gi
 codes of 0 (``quantizers.activations`` has the rules).
 
 m k numbers take 3 m k bytes of memory: 23 us at m = 4096, k = 8192 on an H200, where this takes 32
-(4096 x 4096: 15 of 12; 4096 x 28672: 104 of 82; int8, 2026-11-29). A form with loads of 4 bytes and
-a division for each number took 80. Counting in 64 bits, as Python's ``range`` and ``//`` do here,
-took half of all instructions (five divisions of 64 bits before the first load), 26 us where it is
-15 now; and blocks whose rows do not fit into L1 together read them again from L2: 139 us with 256
-threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
+(4096 x 4096: 15 of 12; 4096 x 28672: 110 of 82; int8, 2026-11-29). A form with loads of 4 bytes and
+a division for each number took 80. Counting in 64 bits, as Python's ``range`` and ``//`` do in
+Numba, took half of all instructions (five divisions of 64 bits before the first load), 26 us where
+it is 15 to 16 now; and blocks whose rows do not fit into L1 together read them again from L2: 139
+us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
 """
 
 import numpy as np

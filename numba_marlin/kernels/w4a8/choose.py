@@ -5,9 +5,10 @@ A step of 128 of k needs issue slots of the schedulers and cycles of the tensor 
 of a warp are those of the SASS to within 4%: 46, for each strip those of its bytes (``STRIP``), and
 of each sum that is promoted (``PROMOTION``). One hides little of the other (``multiply`` says why):
 steps took 196 cycles and 3/4 of both where sums are promoted, and 205 and 0.69 of both where they
-are not, to within 7% (97 configurations: m = 16 to 4096, k and n of 4096 and 8192, an H200,
-2026-11-29). In turns (``ordered``) they take 2 to 3% less. Tiles are whole, so that few tiles leave
-SMs idle: 176 rows are there for their number.
+are not, to within 13% of the times in ``kernel`` (m = 16 to 4096, k and n of 4096 and 8192, an
+H200, 2026-11-29). Launches take up to 1.44 of what follows from it (experiments/23_w4a8). In turns
+(``ordered``) they take 2 to 3% less. Tiles are whole, so that few tiles leave SMs idle: 176 rows
+are there for their number.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def shared(config_type: type) -> dict[str, Any]:
             tile=lambda config: (config.tile_m, config.tile_n),
             demo=Demo(profile=(1024, 8192, 8192)),
             half_products=False,
-            unmeasured="no GPU has profiled it yet: experiments/23_w4a8 times it",
+            unmeasured="no profile of it is kept: experiments/23_w4a8 times it",
             trials=(
                 Trial(config=small, sizes=(20, 128, 384), group_size=128, sms=3, places=(1, 2)),
                 Trial(

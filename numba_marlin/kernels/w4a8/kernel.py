@@ -41,8 +41,9 @@ in bfloat16, may lose bits).
 
 **A step's time** (128 of k, two consumer warpgroups, so two warps a scheduler; instructions are
 counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles at 1.75 GHz of an H200,
-sizes 4096 and 8192, 2026-11-29). Neither issue slots nor tensor cores are the limit, but each
-warpgroup's chain of one instruction after the other (``multiply`` has its parts).
+sizes 4096 and 8192, 2026-11-29). Where sums are promoted neither issue slots nor tensor cores are
+the limit, but each warpgroup's chain of one instruction after the other (``multiply`` has its
+parts).
 
     tile       type, groups     instructions   issue   tensor cores   measured
     128 x 128  int8, 128        278            556     512            990 to 1,050

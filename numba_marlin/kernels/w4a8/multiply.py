@@ -1,13 +1,15 @@
 """The main loop of the consumers: Marlin's words to bytes to the tensor cores, and
 sums of groups into totals.
 
-A round multiplies a stage, 128 of k. What its products take from it is in registers before::
+A round multiplies a stage, 128 of k, of which weights, scales and zero points are in registers
+before (x is read where it lies). Panels, strips, k16 rows, lane 4g + t: ``kernels.wgmma.kernel``.
+A round, from top to bottom::
 
     for each 32 of k: dequantise two k16 rows; issue a product per strip
     wait until the next stage is full, and load the words of its eight k16 rows, scales, zero points
     wait until nothing is in flight; lane 0 releases the stage
-    promote: totals += scale * sums, in fp32 (fp8 with one scale per column: totals += sums; int8
-        with one: not at all)
+    promote, by scales that a round ago were loaded: totals += scale * sums, in fp32 (fp8 with one
+        scale per column: totals += sums; int8 with one: not at all)
 
 So the way to the next stage's words is under the products. Without that, on an H200 (Nsight
 Compute's samples: 192 x 128, e4m3, groups of 128, in turns), a warpgroup's round was 1,277 cycles,
@@ -15,16 +17,17 @@ of which the tensor cores are busy 384 for it and as long for the other: 308 unt
 there and the first product's bytes made, 53 for its turn, 266 to issue four products, whose bytes
 are made on the way, 302 waiting for them, 247 promoting: a chain that has less than half of the
 tensor cores' time in it, so that two warpgroups could not fill them. With it the round is 1,135:
-126, 52 for the turn, 375, 198 under the products, 91 waiting, 327 promoting. That is a chain still,
-in which instructions come 4 to 5 cycles apart: each needs the one before, and registers that
-``wgmma`` reads and writes at the same time are in their way (a third of the promotion). In the same
-rounds as without (m = 16 to 4096, 40 products) int8 takes 4 to 16% less time with groups of 128,
-fp8 up to 12%; int8 in 256 x 128, where tensor cores are the limit, the same. Not kept: the first
-product's bytes made under the products too, which ptxas moves behind the wait; int8 with one scale
-per column became 20% slower.
+126, 52 for the turn, 375, 198 under the products, 91 waiting, 327 promoting. (Parts are shares of
+samples, and add up to within 8%.) That is a chain still, in which instructions come 4 to 5 cycles
+apart: each needs the one before, and registers that ``wgmma`` reads and writes at the same time are
+in their way (a third of the promotion). Timed beside the loop without (m = 16 to 4096, 40 products)
+int8 is 4 to 18% faster with groups of 128, fp8 up to 14%, one product 4% slower; int8 in 256 x 128,
+where tensor cores are the limit, the same. Not kept: the first product's bytes made under the
+products too, which ptxas moves behind the wait; int8 with one scale per column became 20% slower.
 
 Where ``loads_ahead`` says no, words are loaded, multiplied, waited for and promoted for each scale
-group of a stage, one after the other: with groups of 32 or 64, of which a stage has several.
+group of a stage, one after the other: with groups of 32 or 64, of which a stage has several, and in
+tiles of few rows of an expert (``experts.w4a8.config``).
 
 No product of this warpgroup is in flight while it promotes. With ``ordered`` two warpgroups take
 turns (``turn_verbs``), as in CUTLASS's ping-pong kernels and FlashAttention-3: the first product

@@ -39,8 +39,8 @@ def _add_scaled(lang, config):
     add_quads = together(lang, width, 4, add_quad)
 
     @lang.device
-    def add_strip(totals, strips, where):
-        strip = strips[0]
+    def add_strip(totals, scaled, where):
+        strip = scaled[0]
         scales = TwoScales(low_of(strip.scale), high_of(strip.scale))
         return (add_quads(totals[0], strip.acc, scales),)
 

@@ -1,6 +1,6 @@
 """The configurations of ``moe_wgmma_int8`` and ``moe_wgmma_fp8`` for a layer, and how long each is
 expected to take: modelled with constants of one run, 80 products of four models with 16 to 4096
-tokens, to within 26% (an H200, 2026-11-29; experiments/26_experts).
+tokens, to within 30% (an H200, 2026-11-29; experiments/26_experts).
 
 A step takes 1.2 times a step of ``wgmma_int8`` or ``wgmma_fp8`` (``kernels.w4a8.choose``), for
 rows are gathered; the epilogue, which nothing overlaps, 0.25 us for 1,000 numbers of a tile, 0.36
