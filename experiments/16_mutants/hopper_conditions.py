@@ -176,17 +176,12 @@ def no_bulk_stores(cell, program, ins):
 
 
 def released_twice(cell, program, ins):
-    """A fence directly in front of an arrival that releases to the cluster; or that arrival, if it
-    is not the kernel's last: what it does to a barrier itself is behind the fence, and another
-    release must tell of it before a block may end."""
+    """A fence directly in front of an arrival that releases to the cluster; or that arrival. (What
+    it does to a barrier itself is over when the phase is that it completes.)"""
     before, behind = previous(program, ins), following(program, ins)
     if ins.opcode == "fence.acq_rel.cluster":
         return behind is not None and behind.opcode.startswith("mbarrier.arrive.release.cluster")
-    return (
-        before is not None
-        and before.opcode == "fence.acq_rel.cluster"
-        and any(each.pc > ins.pc and each.opcode == ins.opcode for each in program.instructions)
-    )
+    return before is not None and before.opcode == "fence.acq_rel.cluster"
 
 
 def warp_has_met_since(cell, program, ins):
