@@ -62,7 +62,7 @@ SAMPLE = {
     ),
     "wgmma, pairs of blocks, two rows of consumers": (
         "barrier cluster.arrive",
-        "order /1/ relaxed",
+        "fence acq_rel.cluster/4/",
         "scope mbarrier",
     ),
     "block_scaled, C and a bias": (
