@@ -34,3 +34,16 @@ def experiment():
         for name in names:
             sys.modules.pop(name, None)
         sys.modules.update(others)
+
+
+@pytest.fixture
+def load(request, monkeypatch):
+    """Imports a module of the experiment in the test's FOLDER, forgotten after the test."""
+    folder = request.module.FOLDER
+    names = [each.stem for each in folder.glob("*.py")]
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    for each in names:
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    yield importlib.import_module
+    for each in names:
+        sys.modules.pop(each, None)

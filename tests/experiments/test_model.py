@@ -2,7 +2,6 @@
 the whole, its script runs every part on the CPU, and its report sets the newest rows beside goals
 and predictions. Skipped without torch, but for predictions and report."""
 
-import importlib
 import json
 import math
 import subprocess
@@ -20,18 +19,6 @@ PARTS = {
     *("check", "decode", "prefill", "between", "host", "load", "seventy", "peer"),
     *("mixture", "mixture check"),
 }
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Imports a module of the experiment, which is forgotten after the test."""
-    names = [each.stem for each in FOLDER.glob("*.py")]
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    for each in names:
-        monkeypatch.delitem(sys.modules, each, raising=False)
-    yield importlib.import_module
-    for each in names:
-        sys.modules.pop(each, None)
 
 
 @pytest.fixture

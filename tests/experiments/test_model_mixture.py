@@ -2,7 +2,6 @@
 packed and in float, a wrong one is found, and its part runs on the CPU and is reported. Skipped
 without torch, but for predictions and report."""
 
-import importlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,18 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "21_model"
 OPTIONS = SimpleNamespace(device="cpu", context=8, tokens=40, batches=[3])
 SHAPES = (0, 1)  # of TINY_MIXTURES
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Imports a module of the experiment, which is forgotten after the test."""
-    names = [each.stem for each in FOLDER.glob("*.py")]
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    for each in names:
-        monkeypatch.delitem(sys.modules, each, raising=False)
-    yield importlib.import_module
-    for each in names:
-        sys.modules.pop(each, None)
 
 
 @pytest.fixture
