@@ -1,7 +1,7 @@
 """Does a warp's wgmma.wait_group say that all four warps' parts of the product are done?
 
-    python experiments/05_hardware/warpgroup.py hardware --out RESULTS.json   # on a Hopper GPU, half
-        a minute
+    python experiments/05_hardware/warpgroup.py hardware --out RESULTS.json   # on a Hopper GPU,
+        half a minute
     python experiments/05_hardware/warpgroup.py machine    # two of the kernels on the PTX machine
     python experiments/05_hardware/warpgroup.py sass       # what ptxas makes of fence, commit, wait
     python experiments/05_hardware/warpgroup.py report     # the table into README.md, from
