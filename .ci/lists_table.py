@@ -77,6 +77,13 @@ From their own packages' PTX ([experiment 29](../experiments/29_zoo/README.md)).
 | kernel | compiler | target | m | result | races |
 |---|---|---|--:|---|---|
 """
+MARLIN = """
+The published Marlin on the problems of its authors' own test, by its source from
+[IST-DASLab/marlin](https://github.com/IST-DASLab/marlin):
+
+| launched for | problems | right | of these with reads of unwritten memory | wrong | race |
+|---|--:|--:|--:|--:|--:|
+"""
 
 
 def rows_of(path: str) -> list[dict]:
@@ -221,6 +228,21 @@ def zoo() -> list[str]:
     return lines
 
 
+def published_marlin() -> list[str]:
+    rows = rows_of("29_zoo/marlin_problems.jsonl")
+    lines = []
+    for sms in dict.fromkeys(row["sms"] for row in rows):
+        those = [row for row in rows if row["sms"] == sms]
+        right = [row for row in those if row["outcome"] == "right"]
+        lines.append(
+            f"| {sms} multiprocessors | {len(those)} | {len(right)} |"
+            f" {sum(bool(row['warnings']) for row in right)} |"
+            f" {sum(row['outcome'] == 'wrong' for row in those)} |"
+            f" {sum(bool(row['races']) for row in right)} |"
+        )
+    return lines
+
+
 def first_table(experiment: str) -> list[str]:
     """Of its page, the first table of results."""
     text = (EXPERIMENTS / experiment / "README.md").read_text(encoding="utf-8")
@@ -265,6 +287,8 @@ def page() -> str:
             *speed(),
             ZOO.rstrip(),
             *zoo(),
+            MARLIN.rstrip(),
+            *published_marlin(),
             "",
         ]
     )

@@ -46,6 +46,26 @@ def test_what_the_page_says_of_all():
     assert not any(row["races"] or row["warnings"] for row in clean)
 
 
+def test_the_published_marlin_on_its_own_test(monkeypatch):
+    problems = module(EXPERIMENT, "marlin_problems", monkeypatch)
+    found = rows(EXPERIMENT, "marlin_problems.jsonl")
+    assert problems.table(found) in PAGE, "run python experiments/29_zoo/marlin_problems.py report"
+    asked = [{**vars(each), "sms": sms} for sms in problems.SMS for each in problems.problems()]
+    assert [{key: row[key] for key in asked[0]} for row in found] == asked
+    assert all(row["outcome"] == "right" and row["ratio"] <= 1 for row in found)
+    scales = [row for row in found if problems.race_of(row) == "scales"]
+    assert all((row["thread_k"], row["group"]) == (64, 128) for row in scales) and scales
+    assert {problems.race_of(row) for row in found} == {"reduction", "scales"}
+
+
+@pytest.mark.parametrize("m", (1, 16, 17, 64, 65, 118, 152, 1024, 1100))
+def test_launches_of_the_published_marlin_cover_every_row_once(m, monkeypatch):
+    problems = module(EXPERIMENT, "marlin_problems", monkeypatch)
+    parts = problems.parts(m)
+    covered = [row for part in parts for row in range(part.first, part.first + part.rows)]
+    assert covered == list(range(m))
+
+
 def counts(name: str, *kinds: str) -> str:
     (row,) = [row for row in ROWS if row["name"] == name and row["target"] in ("sm_80", "sm_90a")]
     return f"{sum(row['kinds'][kind] for kind in kinds or row['kinds']):,}"
