@@ -27,6 +27,7 @@ K_ORDER.setflags(write=False)
 _INVERSE = np.argsort(K_ORDER)
 
 UPPER, LOWER, FLIP = 0xF0F0F0F0, 0x0F0F0F0F, 0x80808080
+ALTERNATE = 0x8F8F0000  # bytes of odd k: 15 - c, with the sign bit, for c
 EVEN_BYTES, ODD_BYTES = 0x6420, 0x7531  # selectors of prmt: of two words, the bytes of one column
 UNIT = 16  # of the bytes that ``signed_words`` gives
 

@@ -18,8 +18,10 @@ order is another (parts of k) has no bits to match, but stays under ``error_boun
 
 **With fp8 activations** D is a float, exact in float64 (18 bits of e4m3, 4 of the weight, 7 of the
 terms), but tensor cores of Hopper keep few of its bits. Kernels add up ``FP8_DEPTH`` of k at most,
-or a group that is shorter, before they go on in fp32. ``error_bound`` says how much may be lost
-there (by ``small_sums``), and ``kernel_product`` gives the bits where nothing is: small integers.
+or a group that is shorter, before they go on in fp32. Where weights have no zero points, and groups
+of 128 or one scale per column, a kernel may multiply by code and code - 15 in turns along k, and
+take off what is too much with ``x.offsets``. ``error_bound`` says how much may be lost in either
+(by ``small_sums``), and ``kernel_product`` gives the bits where nothing is: small integers.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import BlockWeight, QuantizedWeight
-from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.activations import OFFSET_GROUP, QuantizedActivations
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference import small_sums, weights
 
 UNIT_ROUNDOFF = 2.0**-24
-FP8_DEPTH = 128
+FP8_DEPTH = 512
 FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 
 
@@ -136,9 +138,12 @@ def error_bound(
         sums = np.einsum("mgk,gkn->gmn", values, codes.reshape(-1, depth, plain.n))
     lost = np.zeros((x.m, plain.n))
     if x.kind == "fp8":
-        sums, losses = _fp8_sums(x, plain)
+        codes = _integers(plain).reshape(plain.k, plain.n).astype(np.float64)
+        sums, losses = _fp8_sums(x, plain, codes)
+        of_offsets = _lost_with_offsets(x, plain, codes)
         scales = np.repeat(scales, len(sums) // len(scales), axis=0)
-        lost = (losses * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
+        lost = np.maximum((losses * np.abs(scales[:, None])).sum(axis=0), of_offsets)
+        lost = lost * np.abs(x.scales[:, None])
     magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
     magnitude = magnitude + lost
     if bias is not None:
@@ -148,16 +153,19 @@ def error_bound(
     return lost + rounded + 2.0**-140
 
 
-def _fp8_sums(x: QuantizedActivations, plain: QuantizedWeight) -> tuple[np.ndarray, np.ndarray]:
-    """-> (exact sums, bounds of what the tensor cores lose of them), float64 [pieces, m, n]: pieces
-    of ``FP8_DEPTH`` of k, of as many for each scale group, which may be shorter."""
-    size, depth = plain.rows_per_group, min(plain.rows_per_group, FP8_DEPTH)
-    values, codes = _numbers(x).reshape(x.m, -1, size), _integers(plain).astype(np.float64)
+def _fp8_sums(
+    x: QuantizedActivations, plain: QuantizedWeight, codes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """-> (exact sums of x times ``codes`` [k, n], bounds of what the tensor cores lose of them),
+    float64 [pieces, m, n]: pieces of ``FP8_DEPTH`` of k, of as many for each scale group, which may
+    be shorter."""
+    size, values = plain.rows_per_group, _numbers(x)
+    depth = min(size, FP8_DEPTH)
     sums, losses = [], []
-    for group in range(len(codes)):
-        for first in range(0, size, depth):
-            here = slice(first, first + depth)
-            left, right = values[:, group, here], codes[group, here]
+    for group in range(0, plain.k, size):
+        for first in range(group, group + size, depth):
+            here = slice(first, min(first + depth, group + size))
+            left, right = values[:, here], codes[here]
             sums.append(left @ right)
             tail = (0, -left.shape[1] % small_sums.TERMS)
             lost = small_sums.error_bound(
@@ -165,3 +173,28 @@ def _fp8_sums(x: QuantizedActivations, plain: QuantizedWeight) -> tuple[np.ndarr
             )
             losses.append(lost / FP8_UNIT)
     return np.stack(sums), np.stack(losses)
+
+
+def _lost_with_offsets(
+    x: QuantizedActivations, plain: QuantizedWeight, weights: np.ndarray
+) -> np.ndarray:
+    """float64 [m, n], before x is scaled: a bound of what is lost where weights [k, n] are
+    multiplied as code and code - 15, and the offsets are added, 16 groups at a time; 0 where no
+    kernel does so. The adder of 16-bit products loses less than 2^-20 of what it adds up."""
+    size = plain.rows_per_group
+    if plain.zeros is not None or x.offsets is None or size not in (OFFSET_GROUP, plain.k):
+        return np.zeros((x.m, plain.n))
+    odd = np.arange(plain.k)[:, None] % 2
+    moved = np.where(odd, -7.0, 8.0)  # what code - 15, and the code, are more than the weight
+    sums, losses = _fp8_sums(x, plain, weights + moved)
+    scales = np.abs(plain.scales.astype(np.float64))
+    of_pieces = np.repeat(scales, len(sums) // len(scales), axis=0)[:, None]
+    groups = -(-plain.k // OFFSET_GROUP)
+    tail = groups * OFFSET_GROUP - plain.k
+    parts = np.pad(np.abs(_numbers(x)), ((0, 0), (0, tail))).reshape(x.m, groups, OFFSET_GROUP)
+    offsets = 8 * parts.sum(axis=2) @ np.repeat(scales, groups // len(scales), axis=0)
+    added = offsets + (np.abs(sums) * of_pieces).sum(axis=0)
+    bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of each of an offset's two parts
+    products = 2 * -(-groups // 16)
+    lost = (losses * of_pieces).sum(axis=0)
+    return lost + 4.0 ** -(bits - 1) * offsets + products * 2.0**-20 * added

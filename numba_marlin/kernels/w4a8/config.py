@@ -16,6 +16,7 @@ PRODUCER_REGISTERS = 24
 STAGE_K = 128  # of 8-bit x: one row of the 128-byte swizzle
 K32_STEPS = STAGE_K // 32  # of a stage: 32 is the k of a product
 SUMS_ORDER = "{} sums, groups in the order of k"
+COLUMN_SUM_STAGES = 4  # of fp8 with one scale per column: tensor cores add up 512 of k
 MOST_K = (2**31 - 1) // (UNIT * 8 * 127) // 16 * 16
 """With one scale per column all of k is added up in 32 bits, in units of 1 / 16."""
 
@@ -47,6 +48,8 @@ class WgmmaBytesConfig(SharedMemory):
     bias: bool = False
     #: zero points: None (codes are symmetric, 8 means 0) or "integer" (4 bits each, packed)
     zeros: str | None = None
+    #: a weight's byte is its code, or its code - 15; x brings what that is too much (``offsets``)
+    offsets: bool = False
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -79,6 +82,13 @@ class WgmmaBytesConfig(SharedMemory):
             raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
         if self.zeros not in (None, "integer"):
             raise ValueError(f"zeros={self.zeros!r} must be None or 'integer'")
+        if self.offsets and (
+            self.activations != "fp8" or self.zeros is not None or self.group_blocks not in (-1, 8)
+        ):
+            raise ValueError(
+                f"offsets=True needs activations={self.activations!r} to be 'fp8',"
+                f" zeros={self.zeros!r} None and group_blocks={self.group_blocks} 8 or -1"
+            )
         if self.stages < 2:
             raise ValueError(f"stages={self.stages} must be at least 2")
         if self.shared_bytes > SHARED_LIMIT:
@@ -130,7 +140,7 @@ class WgmmaBytesConfig(SharedMemory):
     @property
     def promotes(self):
         """Whether sums become totals in fp32 in the main loop: those of scale groups, and all in
-        fp8, of 128 of k at most, for tensor cores keep few of their bits
+        fp8, of ``sum_stages`` at most, for tensor cores keep few of their bits
         (``reference.activations``)."""
         return self.grouped or self.activations == "fp8"
 
@@ -152,6 +162,11 @@ class WgmmaBytesConfig(SharedMemory):
     def products_per_scale(self):
         """Products of k = 32 that have one scale; with one per column, those of a stage."""
         return K32_STEPS // self.scale_rows
+
+    @property
+    def sum_stages(self):
+        """Stages whose sums the tensor cores add up before they become totals."""
+        return COLUMN_SUM_STAGES if self.activations == "fp8" and not self.grouped else 1
 
     @property
     def loads_ahead(self):
@@ -215,7 +230,8 @@ class WgmmaBytesConfig(SharedMemory):
     def order_of_sums(self):
         """As ``KernelDefinition.order_of_sums``: sums of groups are made by the same products, and
         are added in the order of k, whatever m and the grid."""
-        return SUMS_ORDER.format(self.activations)
+        order = SUMS_ORDER.format(self.activations)
+        return f"{order}, then offsets" if self.offsets else order
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)

@@ -27,6 +27,7 @@ def shared(config_type: type) -> dict[str, Any]:
             ("s_map", "tensormap"),
             ("c_map", "tensormap"),
             ("z_map", "tensormap"),
+            ("o_map", "tensormap"),
             ("c", "u64"),
             ("scales", "u64"),
             ("bias", "u64"),

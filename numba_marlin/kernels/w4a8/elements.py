@@ -24,7 +24,7 @@ Sums of x would be taken from accumulators, of which a thread has 64 in a group 
 in a tile it is the other way round; there memory is the limit.)
 """
 
-from numba_marlin.layout.w4a8 import FLIP, LOWER, UPPER
+from numba_marlin.layout.w4a8 import ALTERNATE, FLIP, LOWER, UPPER
 
 MAGIC_BITS, MAGIC = 0x4B400000, 12582912.0  # 1.5 * 2**23: its last bit counts 1
 AND_XOR, AND_OR, OR_NOT_AND = 0x6A, 0xEA, 0xF2  # of lop3: a & b ^ c, a & b | c, a | ~b & c
@@ -84,7 +84,8 @@ def _int8_verbs(lang, config):
 
 def _fp8_verbs(lang, config):
     ptx = lang.ptx
-    zeroed = config.zeros is not None
+    zeroed, offsets = config.zeros is not None, config.offsets
+    and_xor = ptx.lop3(table=AND_XOR)
     and_or, or_not_and = ptx.lop3(table=AND_OR), ptx.lop3(table=OR_NOT_AND)
     distance = ptx.vabsdiff4_u32
 
@@ -97,6 +98,8 @@ def _fp8_verbs(lang, config):
                 or_not_and(distance(lower, flipped), lower - zeros, FLIP),
                 or_not_and(distance(upper, flipped), upper - zeros, FLIP),
             )
+        if offsets:
+            return and_xor(word, LOWER, ALTERNATE), and_xor(word >> 4, LOWER, ALTERNATE)
         # bit 3 of a code: it is not less than 8
         return (
             or_not_and(distance(word & LOWER, EIGHTS), word << 4, FLIP),

@@ -3,12 +3,13 @@
 
 Parameters, in the signature's order:
 
-a_map, b_map, s_map, c_map, z_map   tensor maps (``tensor_maps``) of
+a_map, b_map, s_map, c_map, z_map, o_map   tensor maps (``tensor_maps``) of
                    codes of x int8 or e4m3 [m, k], k permuted within 16 (``layout.w4a8``); b int32
                    [k/16, 2 n_packed] in Marlin's order; scales [groups, n_packed] of the type of c;
-                   c [m, n]; zero points int32 [groups, n_packed / 8], the scales again if there are
-                   none
-c, scales          addresses of the same; of scales, where there is one per column
+                   c [m, n]; zero points int32 [groups, n_packed / 8]; offsets of x, of the type of
+                   c, [m, 2, 64 ceil(k / 8192)] (``offsets``); the scales again where there are no
+                   zero points, or no offsets
+c, scales          addresses of the same; of scales, where there is one per column, or with offsets
 bias               [n], of the type of c
 a_scales           float32 [m], of the rows of x
 m, n, k            int32, at least 1; k a multiple of 16, n of 8
@@ -85,6 +86,7 @@ from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.w4a8.config import STAGE_K
 from numba_marlin.kernels.w4a8.finish import finish_verbs
 from numba_marlin.kernels.w4a8.multiply import multiply_verbs
+from numba_marlin.kernels.w4a8.offsets import GROUP_K, PARTS, STAGE_GROUPS, offset_verbs
 from numba_marlin.kernels.w4a8.turns import turn_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
@@ -101,6 +103,7 @@ def make(lang, config):
         config.ordered,
     )
     finish, output = finish_verbs(lang, config), output_verbs(lang, config)
+    offsets, with_offsets = offset_verbs(lang, config, ring), config.offsets
     moves_registers = config.consumer_registers is not None
     give_registers = ptx.setmaxnreg_dec(n=config.producer_registers)
     take_registers = ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
@@ -121,7 +124,7 @@ def make(lang, config):
         return Thread(warpgroup, number, warp % cfg.panels, first_strip, number % 32)
 
     @lang.device
-    def produce(shared, maps, sizes):
+    def produce(shared, maps, offsets_map, sizes):
         """One thread: the stages of all tiles of this block."""
         plan = schedule.plan_of(sizes)
         place = ring.producer_start()
@@ -130,6 +133,9 @@ def make(lang, config):
             place, item = load.fill_first(shared, place, item, plan, maps, sizes)
         while item.tile != NO_TILE:
             place = load.fill_stages(shared, place, item, plan, maps, sizes)
+            if with_offsets:
+                tile = schedule.tile_of(item, plan)
+                place = offsets.fill(shared, place, tile, offsets_map, sizes)
             item = schedule.next_item(plan, item)
 
     @lang.device
@@ -144,14 +150,19 @@ def make(lang, config):
         ptx.griddepcontrol_wait()  # c may still be the kernel's before
         while item.tile != NO_TILE:
             place, sums = multiply_item(shared, place, item, thread)
-            acc = finish(sums, result, schedule.tile_of(item, plan), thread, sizes)
+            tile = schedule.tile_of(item, plan)
+            if with_offsets:
+                place, sums = offsets.add(
+                    shared, place, sums, tile, thread, result.column_scales, sizes
+                )
+            acc = finish(sums, result, tile, thread, sizes)
             output.write_result(acc, shared, result, item, plan, thread)
             item = schedule.next_item(plan, item)
         if ordered:
             turns.close(thread.warpgroup)
         output.drain(thread)
 
-    def kernel(a_map, b_map, s_map, c_map, z_map, c, scales, bias, a_scales, m, n, k):
+    def kernel(a_map, b_map, s_map, c_map, z_map, o_map, c, scales, bias, a_scales, m, n, k):
         sizes = schedule.Sizes(m, n, k)
         # rounded up: the language aligns to 128 bytes only, less than a swizzle's pattern
         base = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
@@ -164,7 +175,7 @@ def make(lang, config):
             if moves_registers:
                 give_registers()
             if ptx.tid_x() == cfg.consumer_threads:
-                produce(shared, load.Maps(a_map, b_map, s_map, z_map), sizes)
+                produce(shared, load.Maps(a_map, b_map, s_map, z_map), o_map, sizes)
         else:
             if moves_registers:
                 take_registers()
@@ -194,10 +205,16 @@ def tensor_maps(config, m, n, k, a_stride):
         z_box = (config.scale_rows, config.tile_n // 8)
         zeros = TensorMap("int32", (rows, columns // 8), (columns // 2, 4), z_box, l2_promotion=128)
         z_map = ("zeros", zeros)
+    o_map = ("scales", s_map)
+    if config.offsets:
+        across = PARTS * STAGE_GROUPS * ceil_div(k, GROUP_K * STAGE_GROUPS)
+        o_box = (config.tile_m, STAGE_GROUPS)
+        o_map = ("offsets", TensorMap(config.dtype, (m, across), (2 * across, 2), o_box, swizzle=128))
     return {
         "a_map": ("a", a_map),
         "b_map": ("b", b_map),
         "s_map": ("scales", s_map),
         "c_map": ("c", c_map),
         "z_map": z_map,
+        "o_map": o_map,
     }

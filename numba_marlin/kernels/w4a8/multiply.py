@@ -67,6 +67,7 @@ def multiply_verbs(lang, config, ring):
     no_sums = repeat(lang, strips, elements.no_sums)
     no_totals = repeat(lang, strips, ptx.zero_f32(width=width))
     goes_on = 0 if config.promotes else 1  # whether a stage's sums are added to those before
+    sum_stages, several = config.sum_stages, config.sum_stages > 1
 
     # what is multiplied by: the descriptor of the same 32 of k in the stage's x; adds: 0 if the
     # product replaces the accumulators, else 1
@@ -158,6 +159,21 @@ def multiply_verbs(lang, config, ring):
         def sums_of(totals, acc):
             return acc
 
+    # ---- stages between two promotions
+
+    @lang.device
+    def adds_to(summed):
+        """Whether a stage's sums are added to those that ``acc`` has, of ``summed`` stages."""
+        return summed if several else goes_on
+
+    @lang.device
+    def promote_due(totals, acc, scales, summed, steps_left):
+        """After a stage -> totals, and of how many stages ``acc`` has sums that are not in them;
+        of ``summed`` it had them before."""
+        if several and summed + 1 != sum_stages and steps_left != 1:
+            return totals, summed + 1
+        return promote(totals, acc, scales), 0
+
     # ---- a stage whose weights are in registers, and the way to the next one's
 
     load_all = weights.load_of(0, config.products_per_scale)
@@ -173,17 +189,17 @@ def multiply_verbs(lang, config, ring):
     def multiply_ahead(shared, place, item, thread):
         totals, acc = no_totals(), no_sums()
         loaded = load_full(shared, place, thread)
-        steps_left = item.steps
+        steps_left, summed = item.steps, 0
         while steps_left != 0:
             scales, descriptor = loaded.scales, x_descriptor(stage_at(shared, place))
             acc, fragments = issue_all(
-                acc, loaded.words, descriptor, loaded.points, thread.warpgroup, goes_on
+                acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
             )
             if steps_left > 1:
                 loaded = load_full(shared, ring.advance(place), thread)
             acc = all_done(acc, fragments)
             release(shared, place, thread)
-            totals = promote(totals, acc, scales)
+            totals, summed = promote_due(totals, acc, scales, summed, steps_left)
             place = ring.advance(place)
             steps_left -= 1
         return place, sums_of(totals, acc)
@@ -191,31 +207,35 @@ def multiply_verbs(lang, config, ring):
     # ---- a stage whose scale groups are loaded, multiplied and promoted one after the other
 
     def groups_from(row):
-        """-> device function (totals, acc, stage, thread, shared, place) -> totals, acc: scale
-        groups ``row`` and on of a stage, which is released when all is read."""
+        """-> device function (totals, acc, summed, stage, thread, shared, place, steps_left) ->
+        totals, acc, summed: scale groups ``row`` and on of a stage, which is released when all is
+        read."""
         count, is_last = config.products_per_scale, row == config.scale_rows - 1
         load, done = weights.load_of(row, count), wait_for(count)
         issue = issue_from(row * count, count)
 
         @lang.device
-        def one(totals, acc, stage, thread, shared, place):
+        def one(totals, acc, summed, stage, thread, shared, place, steps_left):
             descriptor, loaded = x_descriptor(stage), load(stage, thread)
             acc, fragments = issue(
-                acc, loaded.words, descriptor, loaded.points, thread.warpgroup, goes_on
+                acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
             )
             acc = done(acc, fragments)
             if is_last:
                 release(shared, place, thread)
-            return promote(totals, acc, loaded.scales), acc
+            totals, summed = promote_due(totals, acc, loaded.scales, summed, steps_left)
+            return totals, acc, summed
 
         if is_last:
             return one
         rest = groups_from(row + 1)
 
         @lang.device
-        def more(totals, acc, stage, thread, shared, place):
-            totals, acc = one(totals, acc, stage, thread, shared, place)
-            return rest(totals, acc, stage, thread, shared, place)
+        def more(totals, acc, summed, stage, thread, shared, place, steps_left):
+            totals, acc, summed = one(
+                totals, acc, summed, stage, thread, shared, place, steps_left
+            )
+            return rest(totals, acc, summed, stage, thread, shared, place, steps_left)
 
         return more
 
@@ -224,11 +244,13 @@ def multiply_verbs(lang, config, ring):
     @lang.device
     def multiply_in_order(shared, place, item, thread):
         totals, acc = no_totals(), no_sums()
-        steps_left = item.steps
+        steps_left, summed = item.steps, 0
         while steps_left != 0:
             ring.wait_full(shared.barriers, place)
             stage = stage_at(shared, place)
-            totals, acc = scale_groups(totals, acc, stage, thread, shared, place)
+            totals, acc, summed = scale_groups(
+                totals, acc, summed, stage, thread, shared, place, steps_left
+            )
             place = ring.advance(place)
             steps_left -= 1
         return place, sums_of(totals, acc)
