@@ -105,7 +105,7 @@ def wanted_of(cell, kind, codes, tokens):
         for slot in range(problem.top_k):
             row = token * problem.top_k + slot if problem.x_of_pairs else token
             one = slice(row, row + 1)
-            x = replace(codes, codes=codes.codes[one], scales=codes.scales[one])
+            x = codes.rows(one)
             product = nm.matmul(x, dense[ids[token][slot]], backend, kernel=kernel)
             rows[i, slot] = torch.as_tensor(product)[0].float()
     if problem.combine:

@@ -21,7 +21,7 @@ from numba_marlin.formats.activations import QuantizedActivations, check_depth, 
 from numba_marlin.formats.floats import HALF_TYPES, round_to
 from numba_marlin.formats.residence import HOST
 
-LABELS = {"a": "x.codes", "a_scales": "x.scales"}
+LABELS = {"a": "x.codes", "a_scales": "x.scales", "offsets": "x.offsets"}
 
 
 def quantize_activations(
@@ -113,7 +113,8 @@ def quantized_matmul(
         )
     inputs = {name: arrays.view(LABELS[name], a) for name, a in activation_operands(x).items()}
     codes = inputs["a"]
-    check_same_place("x.scales", inputs["a_scales"], codes, "x.codes")
+    for name in inputs.keys() - {"a"}:
+        check_same_place(LABELS[name], inputs[name], codes, LABELS["a"])
     problem = ActivationsProblem.of_quantized(x, p, bias is not None, batch_invariant)
     if bias is not None:
         inputs["bias"] = check_beside("bias", bias, codes, (problem.n,), "(n,)", x.dtype)
@@ -159,7 +160,6 @@ def _by_reference(
     of_bias = None if bias is None else arrays.to_host(bias, exact=True)
     parts = [x]
     if batch_invariant:
-        rows = [slice(row, row + 1) for row in range(x.m)]
-        parts = [replace(x, codes=x.codes[each], scales=x.scales[each]) for each in rows]
+        parts = [x.rows(slice(row, row + 1)) for row in range(x.m)]
     exact = [matmul(part, p, of_bias) for part in parts]
     return round_to(np.concatenate(exact), x.dtype)

@@ -4,7 +4,6 @@ other, and ``activated``, gate and up in a pass behind a launch."""
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def _taken(x, pairs, routing: Routing):
     """The rows of some pairs."""
     if isinstance(x, QuantizedActivations):
         rows = pairs // routing.top_k if x.m == routing.m else pairs
-        return replace(x, codes=x.codes[rows], scales=x.scales[rows])
+        return x.rows(rows)
     return x[pairs // routing.top_k] if len(x.shape) == 2 else flat(x)[pairs]
 
 

@@ -9,7 +9,7 @@ from numba_marlin.api.activations import quantize_activations
 from numba_marlin.api.checks import check_same_place
 from numba_marlin.api.experts_loop import flat
 from numba_marlin.execution import arrays
-from numba_marlin.execution.binding import activation_operands
+from numba_marlin.execution.binding import activation_rows
 from numba_marlin.formats import PackedBlocks
 from numba_marlin.formats.activations import QuantizedActivations, check_kind
 from numba_marlin.formats.experts import PackedExperts
@@ -42,13 +42,15 @@ class Given:
         """x for the reference."""
         if not isinstance(self.x, QuantizedActivations):
             return arrays.to_host(self.view, exact=True)
-        held = {name: arrays.to_host(each, exact=True) for name, each in _views(self.x).items()}
-        return replace(self.x, codes=held["a"], scales=held["a_scales"])
+        names = ("codes", "scales", *(() if self.x.offsets is None else ("offsets",)))
+        views = {name: arrays.view(f"x.{name}", getattr(self.x, name)) for name in names}
+        held = {name: arrays.to_host(each, exact=True) for name, each in views.items()}
+        return replace(self.x, **held)
 
 
 def _views(x: QuantizedActivations) -> dict[str, arrays.ArrayView]:
     labels = {"a": "x.codes", "a_scales": "x.scales"}
-    return {name: arrays.view(labels[name], each) for name, each in activation_operands(x).items()}
+    return {name: arrays.view(labels[name], each) for name, each in activation_rows(x).items()}
 
 
 def check_integers(experts: PackedExperts) -> None:

@@ -119,14 +119,14 @@ class Mixture:
     def operands(self) -> dict[str, Any]:
         """The arrays of a launch, {kernel parameter: array}."""
         from numba_marlin.execution.binding import (
-            activation_operands,
+            activation_rows,
             experts_operands,
             routing_operands,
         )
         from numba_marlin.formats.activations import QuantizedActivations
 
         if isinstance(self.x, QuantizedActivations):
-            of_x = activation_operands(self.x)
+            of_x = activation_rows(self.x)
         else:
             of_x = {"a": self.x.reshape(-1, self.x.shape[-1])}
         return {**of_x, **experts_operands(self.experts), **routing_operands(self.routing)}

@@ -105,10 +105,14 @@ def bind(
     scaling: Scaling | None = None,
 ) -> Binding:
     """Bind a kernel to ``problem`` and operands, for a device of ``sms`` SMs. operands: those that
-    are None are left out; grid: default: the kernel's own for these SMs; row_distance: stride of
-    a's rows in elements, default k; scaling: for two block-scaled operands."""
+    are None, or that the kernel has no parameter for, are left out; grid: default: the kernel's own
+    for these SMs; row_distance: stride of a's rows in elements, default k; scaling: for two
+    block-scaled operands."""
     m, n, k = problem.m, problem.n, problem.k
-    read = {name: each for name, each in operands.items() if each is not None}
+    sizes = (m, n, k, k if row_distance is None else row_distance)
+    told = {name for name, _ in definition.parameters}
+    told |= {name for name, _ in definition.tensor_maps(config, *sizes).values()}
+    read = {name: each for name, each in operands.items() if each is not None and name in told}
     if scaling is not None:
         read |= _factors(definition, scaling)
     buffers = {
@@ -121,7 +125,6 @@ def bind(
     }
     partials_bytes, locks_bytes = definition.workspace_bytes(config, m, n, k, sms) or (0, 0)
     if partials_bytes or locks_bytes:
-        told = {name for name, _ in definition.parameters}
         scratch = {
             # at least 16 bytes: addresses of arrays must differ
             "partials": Buffer(PARTIALS, (max(4, -(-partials_bytes // 4)),), "float32"),
@@ -139,7 +142,7 @@ def bind(
         config,
         compiled,
         tuple(definition.grid(config, m, n, k, sms) if grid is None else grid),
-        (m, n, k, k if row_distance is None else row_distance),
+        sizes,
         buffers,
         (partials_bytes, locks_bytes // 4),
         in_workspace,
@@ -181,6 +184,11 @@ def routing_operands(routing) -> dict[str, Any]:
 def activation_operands(x) -> dict[str, Any]:
     """The arrays of ``formats.activations.QuantizedActivations``, {kernel parameter: array},
     wherever they are."""
+    return activation_rows(x) | ({} if x.offsets is None else {"offsets": x.offsets})
+
+
+def activation_rows(x) -> dict[str, Any]:
+    """The same of what kernels of mixtures read, whose ``offsets`` are those of the routing."""
     return {"a": x.codes, "a_scales": x.scales}
 
 

@@ -13,17 +13,28 @@ codes: [m, k], C-contiguous, k permuted within each 16 (``layout.w4a8``: positio
 of the group size. scales: float32 [m], or [m, k / group_size]; 0 for a row (group) of zeros, NaN
 for one that has NaN or infinity, which only a device may make (``quantizers.activations``).
 
-No sums of codes are kept: a kernel subtracts zero points from the codes of the weight, which is
-exact in 8 bits, and needs none. ``sums`` makes them for who multiplies by unsigned codes.
+**Offsets**, of fp8 with a scale per row; None of all else, whose kernels subtract zero points from
+the codes of the weight, exactly, and need no sums of x. An fp8 kernel that takes a 4-bit code c as
+the weight at even k and c - 15 at odd k (both are exact) has multiplied by v + 8 and v - 7 where v
+= c - 8 is the weight. With E and O the sums of what a row's codes stand for, at even and at odd k
+of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-9::
 
-codes and scales are NumPy arrays, or arrays of the same shapes and types on a device. The
-constructor checks types and shapes (TypeError or ValueError, naming the value and the rule) but
-reads no elements. Methods that read elements need them on the host.
+    z[r, g] = 2**-9 (7 O - 8 E)        E, O: of k = 128 g ... 128 g + 127, as far as there are
+
+E and O are exact in float32; z is a float32, rounded once: 2**-9 fma(7, O, -8 E). offsets, of the
+16-bit type ``dtype``, [m, 2, P], C-contiguous: offsets[r, 0, g] is z rounded, offsets[r, 1, g] the
+rest, z less that, rounded; both to nearest even. P = 64 ceil(k / 8192): 64 groups, 128 bytes, are a
+row of a tensor copy's box. Zeros where there is no such group. ``offsets_of`` makes them.
+
+The arrays are NumPy's, or arrays of the same shapes and types on a device. The constructor checks
+types and shapes (TypeError or ValueError, naming the value and the rule) but reads no elements.
+Methods that read elements need them on the host.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,6 +46,11 @@ from numba_marlin.wording import byte_count, did_you_mean
 
 KINDS = {"int8": "int8", "fp8": "uint8"}  # kind -> type of its codes
 LARGEST = {"int8": 127, "fp8": 448}
+OFFSET_GROUP = 128  # numbers along k that an offset is of
+OFFSET_STEP = 64  # offsets at a time: 128 bytes
+OFFSET_PARTS = 2  # what z is rounded to, and the rest
+OFFSET_EVEN, OFFSET_ODD = -8, 7  # v less what stands for it, at even and at odd k
+OFFSET_UNIT = 2.0**-9  # the byte of a 4-bit code c stands for c times that in e4m3
 
 
 def check_kind(kind: object) -> str:
@@ -61,6 +77,30 @@ def check_depth(k: int, group_size: object) -> None:
         )
 
 
+def has_offsets(kind: str, group_size: int | None) -> bool:
+    return kind == "fp8" and group_size is None
+
+
+def offset_shape(m: int, k: int) -> tuple[int, int, int]:
+    return m, OFFSET_PARTS, OFFSET_STEP * -(-k // (OFFSET_STEP * OFFSET_GROUP))
+
+
+def offsets_of(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The offsets of rows whose codes stand for ``values``, float64 [m, k] in the order of k."""
+    m, k = values.shape
+    groups = -(-k // OFFSET_GROUP)
+    whole = np.zeros((m, groups * OFFSET_GROUP))
+    whole[:, :k] = values
+    pairs = whole.reshape(m, groups, -1, 2).sum(axis=2)
+    even, odd = pairs[..., 0] + 0.0, pairs[..., 1] + 0.0  # a sum of -0 is 0
+    # exact in float64: a multiple of 2**-18 below 2**10
+    z = (OFFSET_UNIT * (OFFSET_ODD * odd + OFFSET_EVEN * even)).astype(np.float32)
+    found = np.zeros(offset_shape(m, k), float_type(dtype))
+    found[:, 0, :groups] = round_to(z, dtype)
+    found[:, 1, :groups] = round_to(z - found[:, 0, :groups].astype(np.float32), dtype)
+    return found
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class QuantizedActivations:
     """Activations [m, k] in 8 bits; the module's docstring has the formula and the shapes."""
@@ -75,6 +115,8 @@ class QuantizedActivations:
     group_size: int | None = None
     #: Type of the activations that were quantised, and of products: "float16" or "bfloat16".
     dtype: str = "float16"
+    #: Of ``dtype``, [m, 2, P], of fp8 with a scale per row; else None.
+    offsets: Any = None
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
@@ -92,6 +134,28 @@ class QuantizedActivations:
             found = str(getattr(self, name).dtype).rpartition(".")[2]  # torch says torch.int8
             if found != dtype:
                 raise TypeError(f"{name}.dtype={found} must be {dtype} for kind={self.kind!r}")
+        self._check_offsets()
+
+    def _check_offsets(self) -> None:
+        has = has_offsets(self.kind, self.group_size)
+        if not has and self.offsets is not None:
+            raise ValueError(
+                f"offsets of shape {tuple(self.offsets.shape)} must be None for kind={self.kind!r}"
+                f" with group_size={self.group_size}: only fp8 with a scale per row has some"
+            )
+        if not has:
+            return
+        if self.offsets is None:
+            raise TypeError(
+                "offsets=None must be an array for kind='fp8' with a scale per row, which"
+                " QuantizedActivations.of_codes and quantize_activations make"
+            )
+        shape, wanted = tuple(self.offsets.shape), offset_shape(self.m, self.k)
+        if shape != wanted:
+            raise ValueError(f"offsets.shape={shape} must be {wanted} for codes {self.shape}")
+        found = str(self.offsets.dtype).rpartition(".")[2]
+        if found != self.dtype:
+            raise TypeError(f"offsets.dtype={found} must be {self.dtype}, x's")
 
     @classmethod
     def of_codes(
@@ -102,9 +166,18 @@ class QuantizedActivations:
         group_size: int | None = None,
         dtype: str = "float16",
     ) -> QuantizedActivations:
-        """From codes [m, k] in the order of k, on the host."""
+        """From codes [m, k] in the order of k, on the host; makes the offsets, if there are to be
+        some."""
         check_depth(codes.shape[1], group_size)
-        return cls(kind, np.ascontiguousarray(permuted(codes)), scales, group_size, dtype)
+        offsets = None
+        if has_offsets(kind, group_size) and dtype in HALF_TYPES:
+            offsets = offsets_of(_values(kind, codes), dtype)
+        return cls(kind, np.ascontiguousarray(permuted(codes)), scales, group_size, dtype, offsets)
+
+    def rows(self, taken: Any) -> QuantizedActivations:
+        """Some rows: ``taken`` is an index of the arrays' first dimension, a slice or integers."""
+        offsets = None if self.offsets is None else self.offsets[taken]
+        return replace(self, codes=self.codes[taken], scales=self.scales[taken], offsets=offsets)
 
     @property
     def m(self) -> int:
@@ -120,9 +193,10 @@ class QuantizedActivations:
 
     @property
     def nbytes(self) -> int:
-        """Of codes and scales."""
+        """Of codes, scales and offsets."""
         groups = 1 if self.group_size is None else self.k // self.group_size
-        return self.m * (self.k + 4 * groups)
+        offsets = 0 if self.offsets is None else 2 * prod(offset_shape(self.m, self.k))
+        return self.m * (self.k + 4 * groups) + offsets
 
     def plain_codes(self) -> np.ndarray:
         """Codes [m, k] in the order of k."""
@@ -130,8 +204,7 @@ class QuantizedActivations:
 
     def values(self) -> np.ndarray:
         """What the codes stand for before they are scaled: float64 [m, k], in the order of k."""
-        codes = self.plain_codes()
-        return (decode(codes, "e4m3") if self.kind == "fp8" else codes).astype(np.float64)
+        return _values(self.kind, self.plain_codes())
 
     def scale_rows(self) -> np.ndarray:
         """float64 [m, k], or [m, 1] with a scale per row."""
@@ -160,3 +233,7 @@ class QuantizedActivations:
             f"<QuantizedActivations {self.m} x {self.k} {self.kind}, {scales}, of {self.dtype}:"
             f" {byte_count(self.nbytes)}>"
         )
+
+
+def _values(kind: str, codes: np.ndarray) -> np.ndarray:
+    return (decode(codes, "e4m3") if kind == "fp8" else codes).astype(np.float64)

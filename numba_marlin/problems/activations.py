@@ -10,9 +10,10 @@ for impossible sizes and types.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
-from numba_marlin.formats.activations import QuantizedActivations, check_kind
+from numba_marlin.formats.activations import QuantizedActivations, check_kind, offset_shape
 from numba_marlin.problems.protocol import ACTIVATIONS
 from numba_marlin.problems.weights import WeightProblem
 
@@ -32,8 +33,9 @@ class ActivationsProblem(WeightProblem):
 
     @property
     def activation_bytes(self) -> int:
-        """Codes, and a float32 per row."""
-        return self.m * self.k + 4 * self.m
+        """Codes, a float32 per row, and of fp8 offsets."""
+        offsets = 2 * prod(offset_shape(self.m, self.k)) if self.activations == "fp8" else 0
+        return self.m * self.k + 4 * self.m + offsets
 
     @property
     def operand_names(self) -> tuple[str, ...]:

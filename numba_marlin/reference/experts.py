@@ -16,7 +16,6 @@ as |h| + dh.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def rows_of_each(x: X, routing: Routing) -> Iterator[tuple[int, np.ndarray, X]]:
         tokens = pairs // routing.top_k
         if isinstance(x, QuantizedActivations):
             taken = tokens if x.m == routing.m else pairs
-            yield expert, pairs, replace(x, codes=x.codes[taken], scales=x.scales[taken])
+            yield expert, pairs, x.rows(taken)
         else:
             rows = x[tokens] if x.ndim == 2 else x.reshape(-1, x.shape[-1])[pairs]
             yield expert, pairs, rows

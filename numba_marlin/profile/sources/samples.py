@@ -16,7 +16,7 @@ import numpy as np
 from numba_marlin.execution.binding import (
     Binding,
     Scaling,
-    activation_operands,
+    activation_rows,
     bind,
     block_operands,
     experts_operands,
@@ -144,7 +144,7 @@ def of_experts(problem: ExpertsProblem, random: np.random.Generator) -> Sample:
     x = random.standard_normal((rows, problem.k)).astype(kind)
     of_x = {"a": x}
     if problem.activations is not None:
-        of_x = activation_operands(quantize_rows(x, problem.activations))
+        of_x = activation_rows(quantize_rows(x, problem.activations))
     operands = {
         **of_x,
         **experts_operands(experts),
