@@ -7,8 +7,14 @@ of each sum that is promoted (``PROMOTION``). One hides little of the other (``m
 steps took 196 cycles and 3/4 of both where sums are promoted, and 205 and 0.69 of both where they
 are not, to within 13% of the times in ``kernel`` (m = 16 to 4096, k and n of 4096 and 8192, an
 H200, 2026-11-29). Launches take up to 1.44 of what follows from it (experiments/23_w4a8). In turns
-(``ordered``) they take 2 to 3% less. Tiles are whole, so that few tiles leave SMs idle: 176 rows
-are there for their number.
+(``ordered``) they take 2 to 3% less; with offsets tiles of up to 128 rows 1 to 6% less, those of
+192 rows 7% less to 8% more, and those of 176 12 to 20% more. Tiles are whole, so that few tiles
+leave SMs idle: 176 rows are there for their number.
+
+Where x brings offsets and the weights are such that they serve (``offset_types``), they are used
+for all tiles, so that the order of sums does not depend on m: bytes in 5 instructions, not 10,
+which with groups of 128 took 8 to 15% less of a product, with one scale per column 6 to 17%
+(five sizes, m = 256 to 4096, the same rounds), and one more product for every 16 groups.
 """
 
 from __future__ import annotations
@@ -42,13 +48,15 @@ LAUNCH_US, TILE_US = 2.5, 0.5
 MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
 # instructions of a warp: of a step; of a strip, without and with zero points; of a promotion
 STEP, STRIP, PROMOTION = 46, {"int8": (40, 77), "fp8": (80, 95)}, {"int8": 3, "fp8": 1}
+STRIP_WITH_OFFSETS = 40
 SUMS = {
     "int8": "int8 products: sums of groups are exact",
-    "fp8": "e4m3 products: sums of 128 of k at most before they are added up in fp32",
+    "fp8": "e4m3 products: sums of a group, or of 512 of k, before they are added up in fp32",
 }
 # cycles of a step, and which part of what it needs: where sums are promoted, and where not
 PROMOTED, PLAIN = (196, 0.756), (205, 0.69)
 IN_TURNS = {"int8": 0.98, "fp8": 0.97}  # of the same without
+IN_TURNS_WITH_OFFSETS = 0.98, 1.03  # of tiles of up to 128 rows, and of more
 
 
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
@@ -75,6 +83,7 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaByt
             warpgroups=warpgroups,
             group_blocks=blocks,
             ordered=ordered,
+            offsets=offset_types(problem),
             **types_of(config_type, problem),
         )
         for tile_m, tile_n, warpgroups, stages, ordered in arrangements
@@ -85,11 +94,18 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaByt
 invariant_configurations = configurations  # all have one order of sums
 
 
+def offset_types(problem: ActivationsProblem) -> bool:
+    """Whether weights can be multiplied as codes, with the offsets that x brings."""
+    blocks = group_blocks_of(problem)
+    return problem.activations == "fp8" and problem.zeros is None and blocks in (-1, 8)
+
+
 def instructions(config: WgmmaBytesConfig) -> int:
-    """Of a warp, for a step."""
+    """Of a warp, for a step; of a promotion's as if every step had one."""
     kind = config.activations
     promotion = PROMOTION[kind] * config.accumulators * config.scale_rows * config.promotes
-    return STEP + config.strips * (STRIP[kind][config.zeros is not None] + promotion)
+    strip = STRIP_WITH_OFFSETS if config.offsets else STRIP[kind][config.zeros is not None]
+    return STEP + config.strips * (strip + promotion)
 
 
 def step_cycles(config: WgmmaBytesConfig) -> float:
@@ -97,8 +113,10 @@ def step_cycles(config: WgmmaBytesConfig) -> float:
     issue = instructions(config) * 4 * config.warpgroups / SCHEDULERS
     tensor = config.tile_m * config.tile_n * STAGE_K / PRODUCTS_PER_CYCLE
     fixed, part = PROMOTED if config.promotes else PLAIN
-    turns = IN_TURNS[config.activations] if config.ordered else 1
-    return turns * (fixed + part * (issue + tensor))
+    turns = IN_TURNS[config.activations]
+    if config.offsets:
+        turns = IN_TURNS_WITH_OFFSETS[config.tile_m > 128]
+    return (turns if config.ordered else 1) * (fixed + part * (issue + tensor))
 
 
 def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Device) -> Description:
@@ -110,6 +128,8 @@ def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Dev
         f" {'every weight is read once' if passes == 1 else f'weights are read {passes} times'}",
         SUMS[config.activations],
     )
+    if config.offsets:
+        reasons += ("weights are multiplied as codes, and the sums of x that x brings taken off",)
     if config.ordered:
         reasons += ("two warpgroups take turns: one promotes sums while the other multiplies",)
     if config.zeros is not None or config.group_blocks in (2, 4):
@@ -125,3 +145,5 @@ def check(config: WgmmaBytesConfig, problem: ActivationsProblem) -> None:
     """ValueError unless ``config`` was made for the problem's types and groups."""
     check_types(config, problem)
     check_groups(config, problem)
+    if config.offsets and not offset_types(problem):
+        raise ValueError(f"offsets=True is not for {problem.in_words()}")

@@ -124,7 +124,7 @@ def offset_verbs(lang, config, ring):
     def ones_of(count):
         @lang.device
         def one(scales, group):
-            word = uint32(ones)
+            word = ptx.opaque_u32(ones)  # a constant would come to its register behind the fence
             return ((word, word, word, word),)
 
         if count == 1:
