@@ -1,16 +1,16 @@
-"""Proofs about mutants of the kernels for experts, and of ``decode_int8`` where it has their
-loops."""
+"""Proofs about mutants of the kernels for experts, and of ``decode_int8`` and ``decode_fp8`` where
+they have their loops."""
 
 import copy_conditions
 import expert_conditions as conditions
-from proof import BRANCH, MOE_BYTES, NEVER, TURNED, Proof
+from proof import BRANCH, FEW_ROWS, MOE_BYTES, NEVER, TURNED, Proof
 
 TILES = ("moe_wgmma", *MOE_BYTES)
 
 EXPERT_PROOFS = (
     Proof(
         "an item begins with a step",
-        ("moe", "decode_int8"),
+        ("moe", *FEW_ROWS),
         BRANCH,
         (NEVER,),
         "bra",

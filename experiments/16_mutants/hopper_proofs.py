@@ -4,7 +4,7 @@ block-scaled operands."""
 import block_conditions
 import hopper_conditions as conditions
 import shapes
-from proof import BLOCKS, BRANCH, BYTES, MOE_BYTES, NEVER, TURNED, Proof
+from proof import BLOCKS, BRANCH, BYTES, FEW_ROWS, MOE_BYTES, NEVER, TURNED, Proof
 from shapes import skips_only
 
 HOPPER_PROOFS = (
@@ -50,7 +50,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "a tile has parts",
-        ("wgmma", "decode_int8", "moe", "moe_wgmma"),
+        ("wgmma", *FEW_ROWS, "moe", "moe_wgmma"),
         BRANCH,
         (NEVER,),
         "bra",

@@ -17,6 +17,7 @@ ALL = (
     "wgmma_int8",
     "wgmma_fp8",
     "decode_int8",
+    "decode_fp8",
     "moe",
     "moe_wgmma",
     "moe_wgmma_int8",
@@ -29,7 +30,8 @@ ALL = (
 BLOCKS = ALL[-4:]  # both operands block-scaled
 BYTES = ("wgmma_int8", "wgmma_fp8")  # activations in 8 bits
 MOE_BYTES = ("moe_wgmma_int8", "moe_wgmma_fp8")  # such ones, of experts
-OF_DECODE = ("decode", "decode_int8", "moe")  # its main loop, and its reduction between blocks
+FEW_ROWS = ("decode_int8", "decode_fp8")
+OF_DECODE = ("decode", *FEW_ROWS, "moe")  # its main loop, and its reduction between blocks
 BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
 
 

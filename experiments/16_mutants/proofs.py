@@ -12,7 +12,7 @@ import shapes
 from expert_proofs import EXPERT_PROOFS
 from hopper_conditions import no_bulk_stores
 from hopper_proofs import HOPPER_PROOFS
-from proof import ALL, BRANCH, BYTES, NEVER, OF_DECODE, TURNED, Proof
+from proof import ALL, BRANCH, BYTES, FEW_ROWS, NEVER, OF_DECODE, TURNED, Proof
 from shapes import skips_only
 
 from numba_marlin.mutation.mutants import Mutant
@@ -216,7 +216,7 @@ PROOFS = (
     ),
     Proof(
         "a block has a stage",
-        ("decode", "decode_int8"),
+        ("decode", *FEW_ROWS),
         BRANCH,
         (NEVER,),
         "bra",
@@ -226,7 +226,7 @@ PROOFS = (
     ),
     Proof(
         "fetched later",
-        ("decode", "decode_int8"),
+        ("decode", *FEW_ROWS),
         BRANCH,
         (NEVER, TURNED),
         "bra",
@@ -235,7 +235,7 @@ PROOFS = (
     ),
     Proof(
         "a ring of two stages",
-        ("decode", "decode_int8"),
+        ("decode", *FEW_ROWS),
         BRANCH,
         (NEVER,),
         "bra",
@@ -254,7 +254,7 @@ PROOFS = (
     ),
     Proof(
         "columns that fill tiles",
-        ("decode", "decode_int8"),
+        ("decode", *FEW_ROWS),
         BRANCH,
         (NEVER,),
         "bra",

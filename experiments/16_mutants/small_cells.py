@@ -15,7 +15,8 @@ from numba_marlin.kernels.experts.w4a8.config import MoeFp8Config, MoeInt8Config
 from numba_marlin.kernels.experts.w4a8.definition import small as small_bytes
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8.config import WgmmaFp8Config, WgmmaInt8Config
-from numba_marlin.kernels.w4a8.decode_int8.declare import SMALL as SMALL_BYTES
+from numba_marlin.kernels.w4a8.few_rows import config as few_rows
+from numba_marlin.kernels.w4a8.few_rows.definition import small as small_few_rows
 from numba_marlin.mutation.judge import Launch
 from numba_marlin.testing import experts, launches
 from numba_marlin.testing.trials import SmallActivations, SmallExperts
@@ -212,6 +213,21 @@ def of_experts_bytes(config_type):
     )
 
 
+def of_few_rows(config_type):
+    """``decode_int8`` or ``decode_fp8``, on the problems of ``decode``."""
+    return Smalls(
+        f"decode_{config_type.activations}, groups of 64",
+        SmallActivations,
+        small_few_rows(config_type),
+        (
+            ((3, 384, 640, 64), 5, ()),
+            ((9, 256, 512, 64), 3, ()),
+            ((2, 128, 1024, 64), 8, ()),
+            ((2, 128, 512, 64), 1, ()),
+        ),
+    )
+
+
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
@@ -233,18 +249,7 @@ SMALL_CELLS = (
         replace(SMALL_TILES, activation="silu", tile_n=128),
         OF_GATE_TILES,
     ),
-    # those of decode
-    Smalls(
-        "decode_int8, groups of 64",
-        SmallActivations,
-        SMALL_BYTES,
-        (
-            ((3, 384, 640, 64), 5, ()),
-            ((9, 256, 512, 64), 3, ()),
-            ((2, 128, 1024, 64), 8, ()),
-            ((2, 128, 512, 64), 1, ()),
-        ),
-    ),
+    *map(of_few_rows, few_rows.CONFIGS.values()),
     *of_experts_bytes(MoeInt8Config),
     *of_experts_bytes(MoeFp8Config),
 )

@@ -1,7 +1,7 @@
 """The kernels of W4A8 under compute-sanitizer: ``wgmma_int8`` and ``wgmma_fp8`` with every tile
-that ``choose`` proposes, ``decode_int8`` in every arrangement, and the quantiser of activations.
-See ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the tools can see of
-kernels like these, README.md what is expected here.
+that ``choose`` proposes, ``decode_int8`` and ``decode_fp8`` in every arrangement, and the quantiser
+of activations. See ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the
+tools can see of kernels like these, README.md what is expected here.
 
 python experiments/23_w4a8/sanitize.py all       # on a GPU, minutes
 python experiments/23_w4a8/sanitize.py report    # tables into README.md
@@ -29,8 +29,8 @@ from numba_marlin.kernels.quantize_activations import QUANTIZE, RowTypes
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8 import choose as many
 from numba_marlin.kernels.w4a8.config import CONFIGS, WgmmaBytesConfig
-from numba_marlin.kernels.w4a8.decode_int8 import DecodeInt8Config
-from numba_marlin.kernels.w4a8.decode_int8 import choose as few
+from numba_marlin.kernels.w4a8.few_rows import choose as few
+from numba_marlin.kernels.w4a8.few_rows.config import DecodeBytesConfig
 from numba_marlin.problems import ActivationsProblem
 from numba_marlin.quantizers import quantize
 from numba_marlin.quantizers.activations import quantize_rows
@@ -42,7 +42,7 @@ SMS = {many: 2, few: 3}  # of the grid: blocks have several tiles, or share them
 # n, k, group size, zero points. WHOLE fills tiles and stages. Blocks have more steps than stages.
 WHOLE = {
     many: ((512, 512, 128, None), (512, 512, -1, None)),
-    few: ((512, 1024, 128, None),),
+    few: ((512, 1024, 128, None), (512, 1024, -1, None)),
 }
 RAGGED = (
     (328, 400, -1, None),
@@ -59,7 +59,7 @@ SUMS_OF_PARTS = 16  # of k, where blocks or warps add up parts: ``check_product`
 class Product:
     """What ``sanitizer`` asks of a ``problems.Case``, the launch, and whether it is right."""
 
-    config: WgmmaBytesConfig | DecodeInt8Config
+    config: WgmmaBytesConfig | DecodeBytesConfig
     m: int
     n: int
     k: int
@@ -174,7 +174,7 @@ def run_case(case, compiled, plant=None):
 
 def arrangement_of(config):
     """What is proposed whatever the types and groups."""
-    if isinstance(config, DecodeInt8Config):
+    if isinstance(config, DecodeBytesConfig):
         return (config.batch, config.warps_n, config.warps_k)
     return (config.tile_m, config.tile_n, config.ordered)
 
@@ -305,14 +305,14 @@ def plants():
         for case in (planted_in(many, kind, 64, (64, 128, True)) for kind in KINDS)
     )
     yield planted_in(many, "int8", -1, (32, 128, False)), IN_COLUMNS
-    case = planted_in(few, "int8", 64, (16, 4, 2))
-    yield case, (*plants_in(case, "bulk copies"), *IN_DECODE)
+    for kind in KINDS:
+        case = planted_in(few, kind, 64, (16, 4, 2))
+        yield case, (*plants_in(case, "bulk copies"), *IN_DECODE)
     yield next(quantisings()), IN_QUANTISER
 
 
 CASES = (
-    *(case for kind in KINDS for case in products(many, kind)),
-    *products(few, "int8"),
+    *(case for choose in (many, few) for kind in KINDS for case in products(choose, kind)),
     *quantisings(),
 )
 PLANTS = tuple(

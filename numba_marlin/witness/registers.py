@@ -42,6 +42,7 @@ PLAIN = (
     "both_high_f16x2",
     "both_low_f16x2",
     "cvt_rn_f16x2_e4m3x2",
+    "cvt_rn_f16x2_e4m3x4",
     "cvt_rn_satfinite_e4m3x2_f32",
     "cvt_rn_satfinite_e5m2x2_f32",
     "max_f32",

@@ -228,6 +228,7 @@ FORMULAS = {
     "cvt_rn_f16_f32": to_half,
     "cvt_rn_f16x2_f32": to_half_pair,
     "cvt_rn_f16x2_e4m3x2": from_small("e4m3"),
+    "cvt_rn_f16x2_e4m3x4": from_small("e4m3", pairs=2),
     "cvt_rn_satfinite_e4m3x2_f32": to_small("e4m3"),
     "cvt_rn_satfinite_e5m2x2_f32": to_small("e5m2"),
     "bits_of_f32": lambda w: w.inputs["a"],

@@ -168,16 +168,19 @@ def fma_f32(w):
     )
 
 
-def from_small(kind):
+def from_small(kind, pairs=1):
+    """Pairs of bytes, the low one first, each to a pair of halves."""
+
+    def half(word, shift):
+        byte = (word >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8)
+        return decode(byte, kind).astype(np.float16).view(np.uint16).astype(np.uint64)
+
     def formula(w):
-        low, high = (
-            decode((w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8), kind)
-            .astype(np.float16)
-            .view(np.uint16)
-            .astype(np.uint64)
-            for shift in (0, 8)
-        )
-        return low | high << np.uint64(16)
+        a = w.inputs["a"]
+        found = [
+            half(a, 16 * pair) | half(a, 16 * pair + 8) << np.uint64(16) for pair in range(pairs)
+        ]
+        return np.concatenate(found, axis=-1)
 
     return formula
 

@@ -170,6 +170,14 @@ SAMPLE = {
         "order relaxed",
         "scope atom",
     ),
+    "decode_fp8, groups of 64": (
+        "fence mbarrier_init",
+        "wait griddepcontrol",
+        "arrival expects /1/",
+        "barrier bar.sync /1/",
+        "order relaxed",
+        "scope atom",
+    ),
     "wgmma, tiles in two parts": (
         "barrier bar.sync/1/",
         "order -> release",

@@ -3,6 +3,7 @@
 heuristics propose. The tools' words are invented."""
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 
@@ -278,13 +279,13 @@ def on_machine(monkeypatch):
 def test_w4a8_cases_cover_every_tile_of_either_type_and_all_groups(load):
     suite = load("23_w4a8/sanitize.py")
     kinds = ("int8", "fp8")
-    for choose, kind in ((suite.many, "int8"), (suite.many, "fp8"), (suite.few, "int8")):
+    for choose, kind in itertools.product((suite.many, suite.few), kinds):
         wanted = {
             arrangement
             for group_size in (128, 64, 32, -1)
             for arrangement in suite.proposed(choose, ((512, 512, group_size, None),), kind)
         }
-        name = "decode_int8" if choose is suite.few else f"wgmma_{kind}"
+        name = f"decode_{kind}" if choose is suite.few else f"wgmma_{kind}"
         mine = [case for case in suite.CASES if case.kernel == name]
         for arrangement in wanted:
             alike = [case for case in mine if suite.arrangement_of(case.config) == arrangement]
@@ -307,7 +308,7 @@ def test_w4a8_every_tool_has_an_error_that_it_must_find(load):
     store."""
     suite = load("23_w4a8/sanitize.py")
     kernels = {case.kernel for case in suite.CASES}
-    assert len(kernels) == 4
+    assert len(kernels) == 5
     assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {
         (tool, kernel)
         for tool in suite.sanitizer.TOOLS
@@ -319,7 +320,13 @@ def test_w4a8_every_tool_has_an_error_that_it_must_find(load):
 @pytest.mark.parametrize(
     "kernel",
     cases(
-        (("quantize_activations",), ("decode_int8",), ("wgmma_int8",), ("wgmma_fp8",)),
+        (
+            ("quantize_activations",),
+            ("decode_int8",),
+            ("decode_fp8",),
+            ("wgmma_int8",),
+            ("wgmma_fp8",),
+        ),
         lambda kernel: kernel == "quantize_activations",
     ),
 )

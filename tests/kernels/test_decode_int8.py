@@ -8,27 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, quantizers
+from numba_marlin import compiler
 from numba_marlin.compiler import COMPILERS, gates
 from numba_marlin.emulator import Deadlock, PendingCopyRead
 from numba_marlin.formats.activations import QuantizedActivations
-from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
 from numba_marlin.kernels.decode import choose as decode
-from numba_marlin.kernels.w4a8.decode_int8 import KERNEL, choose
-from numba_marlin.kernels.w4a8.decode_int8.declare import SMALL
+from numba_marlin.kernels.w4a8.decode_int8 import KERNEL
+from numba_marlin.kernels.w4a8.few_rows import choose
 from numba_marlin.kernels.w4a8.wgmma_int8 import WgmmaInt8Config
 from numba_marlin.problems import ActivationsProblem
-from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.reference import activations
 from numba_marlin.testing.activations import check_product
 from numba_marlin.testing.trials import SMALLS
 from tests.kernels.edits import change
-from tests.kernels.harness import cases, run_kernel
+from tests.kernels.few_rows import operands, product
+from tests.kernels.harness import cases
 
 H200 = devices.device("H200")
 TRIAL = SMALLS["decode_int8"]
+SMALL = TRIAL.config
 TRY_WAIT = r"(mbarrier\.try_wait\S+ complete, \[%\w+\]), (%\w+);"
 NO_WAIT = "setp.eq.u32 complete, 0, 0;"
 COLUMNS = replace(SMALL, group_blocks=-1, ragged=True, zeros="integer", bias=True)
@@ -50,31 +50,6 @@ PARTS = {
     ),
     "eight warps along k": replace(SMALL, warps_n=1, warps_k=8, stage_k=256, group_blocks=8),
 }
-
-
-def operands(m, n, k, config, exact=False):
-    """x quantised, a weight, and a bias or None. exact: of integers and powers of two, of which
-    nothing is rounded in fp32."""
-    random = np.random.default_rng(m + n + k)
-    x = random.standard_normal((m, k)).astype(float_type(config.dtype))
-    weight = quantizers.quantize(
-        random.standard_normal((k, n)).astype(np.float32),
-        group_size=16 * config.group_blocks if config.grouped else -1,
-        symmetric=config.zeros is None,
-        scale_dtype=config.dtype,
-    )
-    x = quantize_rows(x)
-    if exact:
-        powers = 2.0 ** random.integers(-2, 2, weight.scales.shape)
-        weight = replace(weight, scales=powers.astype(weight.scales.dtype))
-        codes = random.integers(-3, 4, (m, k)).astype(np.int8)
-        x = QuantizedActivations.of_codes("int8", codes, np.full(m, 0.5, np.float32), None, x.dtype)
-    bias = random.standard_normal(n).astype(float_type(config.dtype)) if config.bias else None
-    return x, weight, bias
-
-
-def product(x, weight, config, bias=None, **options):
-    return run_kernel(KERNEL, x, weight, config=config, bias=bias, **options).c
 
 
 @pytest.mark.parametrize(
@@ -162,8 +137,6 @@ def test_it_is_chosen_for_few_rows_and_says_whose_time_that_is(m, chosen):
     best = rank(ActivationsProblem(m, 8192, 8192), H200)[0]
     assert (best.kernel == "decode_int8") == chosen
     assert any("the time is decode's" in each for each in best.reasons) == chosen
-    fp8 = rank(ActivationsProblem(m, 8192, 8192, activations="fp8"), H200)
-    assert all(each.kernel == "wgmma_fp8" for each in fp8)
 
 
 def test_the_order_of_sums_is_that_of_wgmma_int8_where_bits_are():
@@ -210,7 +183,9 @@ def test_what_cannot_be_is_refused(wrong, match):
 
 
 def test_arrangements_are_those_of_decode():
-    assert len(PROPOSED) == 3 * sum(each.batch <= choose.MOST_BATCH for each in decode.FITTED)
+    assert len(PROPOSED) == 3 * sum(
+        each.batch <= choose.MOST_BATCH["int8"] for each in decode.FITTED
+    )
     assert choose.configurations(ActivationsProblem(65, 8192, 8192), H200) == []
 
 

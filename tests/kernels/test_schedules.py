@@ -48,6 +48,7 @@ VARIANTS = (
     "moe_wgmma_fp8, two warpgroups in turns",
     "wgmma_int8",
     "decode_int8",
+    "decode_fp8",
 )
 
 

@@ -178,6 +178,11 @@ class DecodeConfig(SharedMemory):
     # ---- registers of a lane, in the main loop ----
 
     @property
+    def product_dtype(self):
+        """Of weights and x as they are multiplied."""
+        return self.dtype
+
+    @property
     def accumulators(self):
         """[16-column block][n8 block][4]."""
         return 16 * self.n8_blocks

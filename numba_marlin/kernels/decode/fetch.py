@@ -5,19 +5,22 @@ of a lane's ``pointers`` is what. ``weights`` is the namespace that ``weights`` 
 
 Weights, scales and zero points lie in the order of the lanes already: lane 4g + t reads 16 bytes
 (or twice 16) of weights at its number, and at g the scales of its eight columns g + 8i. Rows of x
-are B fragments of the transposed product; ``ldmatrix.x4`` fetches those of a pair (two k16 rows)
-and 8 rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on. For a
-single k16 row ``ldmatrix.x2`` takes the addresses of lanes 0 to 15 and ignores the others.
+become B fragments of the transposed product (``activations``); ``ldmatrix.x4`` fetches those of a
+pair (two k16 rows) and 8 rows of x at a time: lane i passes the address of row i % 8, the 16 bytes
+from 16 (i // 8) on. For a single k16 row ``ldmatrix.x2`` takes the addresses of lanes 0 to 15 and
+ignores the others. (8-bit x: half as many of either.)
 
 *Offsets* are bytes from where a stage begins, and change with the tile; *pointers* are the same
 with the stage's address added, and change with the stage. Their elements have names, ``at``.
 """
 
+from numba_marlin.kernels.decode.activations import x_verbs
+
 
 def fetch_verbs(lang, config, weights):
-    ptx = lang.ptx
     cfg = lang.constants(config)
     at = pointer_names(lang, config)
+    x = x_verbs(lang, config)
 
     @lang.device
     def stage_offsets(offsets, x_rows, thread):
@@ -80,9 +83,11 @@ def fetch_verbs(lang, config, weights):
         for row in range(2):
             fetch_row_words(registers, 2 * buffer + row, pointers, 2 * number + row)
         for n8 in range(cfg.n8_blocks):
-            d = ptx.ldmatrix_x4(pointers[at.x + n8] + 64 * number)
-            for r in range(4):
-                registers.x[cfg.x_words_per_n8 * n8 + 4 * buffer + r] = d[r]
+            x.fetch_pair(
+                registers.x,
+                cfg.x_words_per_n8 * n8 + 4 * buffer,
+                pointers[at.x + n8] + 2 * cfg.x_row_bytes * number,
+            )
         weights.block_scales_of_pair(
             registers.zeros_or_scales, buffer, pointers[at.scales] + cfg.scale_pitch * number
         )
@@ -92,9 +97,9 @@ def fetch_verbs(lang, config, weights):
         """Weights and activations of a single k16 row, to slot 0."""
         fetch_row_words(registers, 0, pointers, row)
         for n8 in range(cfg.n8_blocks):
-            d = ptx.ldmatrix_x2(pointers[at.x + n8] + row * 32)
-            for r in range(2):
-                registers.x[cfg.x_words_per_n8 * n8 + r] = d[r]
+            x.fetch_row(
+                registers.x, cfg.x_words_per_n8 * n8, pointers[at.x + n8] + row * cfg.x_row_bytes
+            )
 
     @lang.device
     def fetch_pair_scales(registers, pointers, number):

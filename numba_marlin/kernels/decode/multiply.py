@@ -13,7 +13,7 @@ says what a stage, a pair, a group and a 16-column block are. A function of this
 ``products``         those of a group, promoted to ``acc`` at its end. ``acc`` itself where nothing
                      is promoted (``config.promoted``); the array made for it has one element then
 ``words``            packed weights, [slot][row_words]
-``x``                B fragments, [n8 block][slot][2]
+``x``                B fragments, [n8 block][slot][2], or what they are made of (``activations``)
 ``zeros_or_scales``  a group's integer zero points (``zero_points``), or scales of FP4 (``fp4``), or
                      nothing, one element: what a fragment is made with besides its words
 ``minus_x``          minus the sums of x (``promote``), with float16 zero points
@@ -63,8 +63,11 @@ there is no other pair.
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode import fp4 as fp4_weights
 from numba_marlin.kernels.decode import weights as integer_weights
+from numba_marlin.kernels.decode.activations import x_verbs
 from numba_marlin.kernels.decode.fetch import fetch_verbs
 from numba_marlin.kernels.decode.promote import promotion_verbs
+
+REGISTERS = "acc products words x zeros_or_scales minus_x upper_first"
 
 
 def multiply_verbs(lang, config, ring):
@@ -73,7 +76,7 @@ def multiply_verbs(lang, config, ring):
     fetch = fetch_verbs(lang, config, weights)
     at = fetch.at
     promotion = promotion_verbs(lang, config, at)
-    Registers = lang.record("Registers", "acc products words x zeros_or_scales minus_x upper_first")
+    Registers = lang.record("Registers", REGISTERS)
 
     done_with_stage = release_verb(lang, ring)
 
@@ -162,7 +165,8 @@ def row_product(lang, config, weights, promotion, replaces):
     multiply_accumulate = {
         "float16": ptx.mma_m16n8k16_f32_f16,
         "bfloat16": ptx.mma_m16n8k16_f32_bf16,
-    }[config.dtype]
+    }[config.product_dtype]
+    widen = x_verbs(lang, config).widen
     add_x = promotion.add_x_first if replaces else promotion.add_x
 
     @lang.device
@@ -187,6 +191,8 @@ def row_product(lang, config, weights, promotion, replaces):
 
     @lang.device
     def multiply_row(registers, slot, of_pair):
+        for n8 in range(cfg.n8_blocks):
+            widen(registers.x, cfg.x_words_per_n8 * n8 + 2 * slot)
         multiply_block(registers, slot, 0, of_pair)
         multiply_block(registers, slot, 1, of_pair)
         multiply_block(registers, slot, 2, of_pair)

@@ -64,7 +64,7 @@ def symmetric_verbs(lang, config):
     """Codes minus the middle of their range (8 or 128), or, where ``promote`` subtracts float16
     zero points, minus nothing."""
     origin = 0 if config.zeros == "float16" else MIDDLE[config.bits]
-    expand_word = expand_verbs(lang, config.dtype, config.bits, origin)
+    expand_word = expand_verbs(lang, config.product_dtype, config.bits, origin)
 
     @lang.device
     def expand(word, zeros, j, half):

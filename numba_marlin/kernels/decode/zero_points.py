@@ -43,7 +43,7 @@ def zero_point_verbs(lang, config):
         ("bfloat16", 4): bfloat16_nibbles,
         ("float16", 8): float16_bytes,
         ("bfloat16", 8): bfloat16_bytes,
-    }[config.dtype, config.bits](lang)
+    }[config.product_dtype, config.bits](lang)
 
 
 def power_verbs(lang, dtype):

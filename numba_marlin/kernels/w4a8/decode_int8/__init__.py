@@ -1,7 +1,6 @@
-"""The kernel ``decode_int8``: few rows of int8 activations. ``kernel`` is what to read first,
-``multiply`` its main loop, ``finish`` the last scales; the rest is ``kernels.decode``."""
+"""The kernel ``decode_int8``: that of ``kernels.w4a8.few_rows`` for int8 activations."""
 
-from numba_marlin.kernels.w4a8.decode_int8.config import DecodeInt8Config
 from numba_marlin.kernels.w4a8.decode_int8.declare import KERNEL
+from numba_marlin.kernels.w4a8.few_rows.config import DecodeInt8Config
 
 __all__ = ["KERNEL", "DecodeInt8Config"]

@@ -1,84 +1,13 @@
 """What others want to know of the kernel ``decode_int8``, beside it."""
 
-from numba_marlin.kernels.language.about import About, MachineCost, Trial, stages_in_a_row
-from numba_marlin.kernels.language.definition import KernelDefinition, TakesActivations
-from numba_marlin.kernels.w4a8.decode_int8 import choose
-from numba_marlin.kernels.w4a8.decode_int8.config import DecodeInt8Config
-from numba_marlin.kernels.w4a8.decode_int8.kernel import make
-
-SMALL = DecodeInt8Config(
-    batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4
-)
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.w4a8.few_rows.config import DecodeInt8Config
+from numba_marlin.kernels.w4a8.few_rows.definition import shared
 
 KERNEL = KernelDefinition(
     name="decode_int8",
     summary="W4A8, small batches: Marlin's bytes times int8 activations by the transposed mma.sync",
     rung=5,
     config_type=DecodeInt8Config,
-    parameters=(
-        ("a", "u64"),
-        ("b", "u64"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("zeros", "u64"),
-        ("bias", "u64"),
-        ("a_scales", "u64"),
-        ("partials", "u64"),
-        ("locks", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: config.threads,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
-    blocks_per_sm=lambda config: config.resident,
-    dependent=lambda config: True,
-    takes=TakesActivations(
-        dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")),
-        zeros=(None, "integer"),
-        bias=True,
-        column_step=8,
-        activations=("int8",),
-    ),
-    method=lambda config: "sums",
-    order_of_sums=lambda config: config.order_of_sums,
-    waits=False,
-    min_arch="sm_90",
-    chooser=choose,
-    about=About(
-        machine_cost=MachineCost(weight=0.07, result=1.5, warp=3.5),
-        sections={
-            "copy": (
-                "copy_weights_and_scales",
-                "copy_x",
-                "produce",
-                "copy_rows",
-                "copy_group_scales",
-                "copy_group_zeros",
-            ),
-            "multiply": (
-                "multiply_stage",
-                "multiply_full",
-                "multiply_pairs",
-                "multiply_pair",
-                "multiply_tail",
-                "multiply_row",
-                "promote_group",
-                "promote_columns",
-            ),
-            "reduce_block": ("share_out",),
-            "reduce_grid": ("leave_partial", "count_in", "add_partials"),
-            "write": ("write_result", "scale_columns", "finish"),
-        },
-        stages=lambda config: stages_in_a_row(
-            config.stages, config.stage_bytes, (0, config.stage_bytes)
-        ),
-        tile=lambda config: (config.batch, config.columns),
-        half_products=False,
-        unmeasured="no GPU has profiled it yet: experiments/23_w4a8 times it",
-        trials=(Trial(config=SMALL, sizes=(2, 256, 640), group_size=64, sms=3, places=(1, 2)),),
-    ),
+    **shared(DecodeInt8Config),
 )

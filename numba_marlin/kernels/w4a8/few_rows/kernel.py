@@ -28,13 +28,14 @@ product and the bytes would do there (sm_80), but loads by ``cp.async`` are anot
 ``kernels.ampere`` has. It was never timed.
 """
 
+from numba_marlin.kernels.decode import multiply as halves
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.load import load_verbs
 from numba_marlin.kernels.decode.output import output_verbs
 from numba_marlin.kernels.decode.schedule import schedule_verbs
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.w4a8.decode_int8.finish import finish_verbs
-from numba_marlin.kernels.w4a8.decode_int8.multiply import multiply_verbs
+from numba_marlin.kernels.w4a8.few_rows import int8
+from numba_marlin.kernels.w4a8.few_rows.finish import finish_verbs
 
 
 def make(lang, config):
@@ -45,14 +46,16 @@ def make(lang, config):
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=config.consumers)
     schedule = schedule_verbs(lang, config)
     produce = load_verbs(lang, config, ring, schedule)
-    multiply = multiply_verbs(lang, config, ring)
+    main_loop = {"int8": int8, "fp8": halves}[config.activations]
+    multiply = main_loop.multiply_verbs(lang, config, ring)
+    promoted, product_type = config.promoted, {"int8": int32, "fp8": float32}[config.activations]
     output = output_verbs(lang, config)
     finish = finish_verbs(lang, config, output)
 
     # as in ``decode``
     Thread = lang.record("Thread", "warp_n warp_k lane warp")
     Shared = lang.record("Shared", "base barriers")
-    Epilogue = lang.record("Int8Epilogue", "c column_scales row_scales bias partials locks")
+    Epilogue = lang.record("BytesEpilogue", "c column_scales row_scales bias partials locks")
 
     @lang.device
     def finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes):
@@ -83,8 +86,16 @@ def make(lang, config):
     def consume(epilogue, shared, stripe, thread, sizes):
         """A consumer warp: the main loop over the steps of each item of the stripe, and the
         epilogue of the item."""
+        acc = cuda.local.array(cfg.accumulators, float32)
+        products = cuda.local.array(multiply.products_length, product_type)
         registers = multiply.Registers(
-            cuda.local.array(cfg.accumulators, float32), cuda.local.array(cfg.accumulators, int32)
+            acc,
+            products if promoted else acc,
+            cuda.local.array(cfg.weight_words, uint32),
+            cuda.local.array(cfg.x_words, uint32),
+            cuda.local.array(multiply.zeros_or_scales_length, uint32),
+            cuda.local.array(multiply.minus_x_length, float32),
+            multiply.reads_upper_first(thread.lane),
         )
         offsets = cuda.local.array(multiply.offsets_length, uint32)
         item_position, place = stripe.begin, ring.consumer_start()
@@ -93,7 +104,7 @@ def make(lang, config):
             item = schedule.item_at(item_position, stripe.end, sizes)
             multiply.stage_offsets(offsets, item.tile.x_rows, thread)
             for i in range(cfg.accumulators):
-                registers.acc[i] = float32(0)
+                acc[i] = float32(0)
             warp_column = (item.tile.n_tile * cfg.warps_n + thread.warp_n) * COLUMNS
             columns_exist = not cfg.ragged or warp_column < sizes.n_packed
             k_step = item.first_k_step
@@ -109,10 +120,10 @@ def make(lang, config):
                 k_step += 1
             sharers = schedule.sharers_of(item_position, item, sizes)  # unused with ``whole``
             exchange = shared.base + cfg.exchange_at
-            finish_tile(registers.acc, epilogue, exchange, item, sharers, thread, sizes)
+            finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes)
             item_position += item.steps
 
-    def decode_int8(a, b, c, scales, zeros, bias, a_scales, partials, locks, m, n, k):
+    def kernel(a, b, c, scales, zeros, bias, a_scales, partials, locks, m, n, k):
         base = shared_base()
         shared = Shared(base, base + cfg.barriers_at)
         number = ptx.tid_x()
@@ -131,4 +142,4 @@ def make(lang, config):
             epilogue = Epilogue(c, scales, a_scales, bias, partials, locks)
             consume(epilogue, shared, stripe, thread, sizes)
 
-    return decode_int8
+    return kernel

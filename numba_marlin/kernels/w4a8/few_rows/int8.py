@@ -1,9 +1,9 @@
 """The main loop of ``decode_int8``: what a consumer warp does with a stage.
 
-``multiply_verbs(lang, config, ring)`` -> namespace, as ``kernels.decode.multiply`` has it.
-``Registers`` of a lane: ``acc``, fp32, and ``sums``, int32, both [16-column block][n8 block][4];
-``sums`` are those of a scale group, or of the warp's part of a stage, and are promoted to ``acc``
-at its end.
+``multiply_verbs(lang, config, ring)`` -> namespace, as ``kernels.decode.multiply`` has it. Of the
+``Registers`` of a lane two are used: ``acc``, fp32, and ``products``, int32, here called *sums*,
+both [16-column block][n8 block][4]: those of a scale group, or of the warp's part of a stage,
+promoted to ``acc`` at its end.
 
 A pair, two k16 rows, is the 32 of k of one ``mma.sync.m16n8k32``: registers 0 and 1 of its A are
 columns g and g + 8 of a word of the first row, 2 and 3 those of the second (``layout.w4a8``). B is
@@ -15,7 +15,7 @@ for a part of a stage of 512 where columns have one scale: below 2**24, so that 
 """
 
 from numba_marlin.kernels.decode.fetch import fetch_verbs
-from numba_marlin.kernels.decode.multiply import place_of_pair, release_verb, stage_verb
+from numba_marlin.kernels.decode.multiply import REGISTERS, place_of_pair, release_verb, stage_verb
 from numba_marlin.kernels.decode.weights import weight_verbs
 from numba_marlin.kernels.w4a8.elements import int8_byte_verbs
 from numba_marlin.layout.w4a8 import EVEN_BYTES, ODD_BYTES
@@ -26,7 +26,8 @@ def multiply_verbs(lang, config, ring):
     uint32, int32, float32 = lang.uint32, lang.int32, lang.float32
     cfg = lang.constants(config)
     zeroed, grouped = config.zeros is not None, config.grouped
-    fetch = fetch_verbs(lang, config, weight_verbs(lang, config))
+    weights = weight_verbs(lang, config)
+    fetch = fetch_verbs(lang, config, weights)
     at = fetch.at
     done_with_stage = release_verb(lang, ring)
     of_bytes = int8_byte_verbs(lang, zeroed)
@@ -35,7 +36,7 @@ def multiply_verbs(lang, config, ring):
         "float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
         "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
     }[config.dtype]
-    Registers = lang.record("Registers", "acc sums")
+    Registers = lang.record("Registers", REGISTERS)
     # a word of type uint32
     Register = lang.record("Register", "word")
 
@@ -92,7 +93,7 @@ def multiply_verbs(lang, config, ring):
                 d2, d3 = columns_of(second[j], zeros)
                 for n8 in range(cfg.n8_blocks):
                     o = 4 * (cfg.n8_blocks * j + n8)
-                    product(registers.sums, (d0, d1, d2, d3), (x[2 * n8], x[2 * n8 + 1]), o)
+                    product(registers.products, (d0, d1, d2, d3), (x[2 * n8], x[2 * n8 + 1]), o)
 
         return multiply_pair
 
@@ -112,14 +113,14 @@ def multiply_verbs(lang, config, ring):
                 b = ptx.ldmatrix_x1(pointers[at.x + n8] + row * cfg.x_row_bytes)
                 o = 4 * (cfg.n8_blocks * j + n8)
                 product_of_row(
-                    registers.sums, (d0, d1, nothing(), nothing()), (uint32(b), nothing()), o
+                    registers.products, (d0, d1, nothing(), nothing()), (uint32(b), nothing()), o
                 )
 
     # ---- promotion
 
     @lang.device
     def promote_group(registers, pointers, group):
-        acc, sums = registers.acc, registers.sums
+        acc, sums = registers.acc, registers.products
         scales = ptx.ld_shared_v4_b32(pointers[at.scales] + group * cfg.scale_pitch)
         for j in range(4):
             low, high = low_of(scales[j]), high_of(scales[j])
@@ -133,7 +134,7 @@ def multiply_verbs(lang, config, ring):
     @lang.device
     def promote_columns(registers, pointers, group):
         for i in range(cfg.accumulators):
-            registers.acc[i] += float32(registers.sums[i])
+            registers.acc[i] += float32(registers.products[i])
 
     promote = promote_group if grouped else promote_columns
 
@@ -184,5 +185,9 @@ def multiply_verbs(lang, config, ring):
         stage_offsets=fetch.stage_offsets,
         multiply_stage=stage_verb(lang, config, at, multiply_full, multiply_tail, done_with_stage),
         done_with_stage=done_with_stage,
+        reads_upper_first=weights.reads_upper_first,
+        products_length=config.accumulators,
+        zeros_or_scales_length=1,
+        minus_x_length=1,
         offsets_length=at.length,
     )

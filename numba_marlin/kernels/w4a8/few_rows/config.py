@@ -1,4 +1,4 @@
-"""The sizes of ``decode_int8``: those of ``decode``, with x of one byte. Pure."""
+"""The sizes of ``decode_int8`` and ``decode_fp8``: of ``decode``, with x of one byte. Pure."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,11 +11,12 @@ EXACT_IN_FP32 = 2**24  # integers up to here, and multiples of UNIT up to UNIT t
 
 
 @dataclass(frozen=True)
-class DecodeInt8Config(DecodeConfig):
-    """As ``DecodeConfig``, of 4-bit codes with integer zero points or none."""
+class DecodeBytesConfig(DecodeConfig):
+    """As ``DecodeConfig``, of 4-bit codes with integer zero points or none. Of either type of
+    activations."""
 
     #: one of ``formats.activations.KINDS``
-    activations: ClassVar[str] = "int8"
+    activations: ClassVar[str]
 
     def __post_init__(self):
         super().__post_init__()
@@ -36,8 +37,25 @@ class DecodeInt8Config(DecodeConfig):
 
     @property
     def unit(self):
-        """1 in the units of a weight's byte (``kernels.w4a8.elements``)."""
+        """1 in the units of what weights are multiplied as."""
+        return 1
+
+
+@dataclass(frozen=True)
+class DecodeInt8Config(DecodeBytesConfig):
+    """Of ``decode_int8``."""
+
+    activations = "int8"
+
+    @property
+    def unit(self):
+        """Of a weight's byte (``kernels.w4a8.elements``)."""
         return UNIT if self.zeros is None else 1
+
+    @property
+    def promoted(self):
+        """Sums are int32."""
+        return True
 
     @property
     def most_k(self):
@@ -63,3 +81,18 @@ class DecodeInt8Config(DecodeConfig):
                 " added up in fp32"
             )
         return super().grid(m, n, k, sms)
+
+
+@dataclass(frozen=True)
+class DecodeFp8Config(DecodeBytesConfig):
+    """Of ``decode_fp8``."""
+
+    activations = "fp8"
+
+    @property
+    def product_dtype(self):
+        """Whatever ``dtype`` is: of e4m3 and of a code less its zero point it has all bits."""
+        return "float16"
+
+
+CONFIGS = {each.activations: each for each in (DecodeInt8Config, DecodeFp8Config)}

@@ -1,0 +1,89 @@
+"""The configurations of ``decode_int8`` and ``decode_fp8`` for a problem. A launch is taken to last
+as long as ``decode``'s with the same weights, whose arrangements they have and whose bytes they
+read, and MARGIN more: on an H200 ``decode_int8`` took 0.93 to 1.18 of that (four sizes, m = 16;
+experiments/23_w4a8); ``decode_fp8`` was not timed. That holds where the main loop has about as many
+instructions as decode's. Counted in the SASS, a warp's part of a stage in groups of 128:
+
+    batch, warps_n, warps_k, stage_k   decode   decode_int8   decode_fp8
+    8, 1, 8, 512                       217      170           224
+    16, 1, 8, 512                      251      233           266
+    16, 4, 2, 256                      440      338           472
+    32, 2, 4, 128                      218      291           232
+
+With 32 rows ``decode_int8`` promotes twice as many sums, and it spills 8 bytes where warps_k = 1:
+neither is proposed (MOST_BATCH). ``decode_fp8`` has decode's loop, and a conversion more for each
+register of x: 2 for each k16 row and 8 rows of x. With 32 rows, groups and warps_k = 1 it spills 4
+to 32 bytes, so that is not proposed (``has_registers``); nothing else spills. Problems have
+MOST_ROWS rows at most."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.decode import choose as decode
+from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.language.choice import (
+    Description,
+    group_blocks_of,
+    types_of,
+    with_stages_that_fit,
+)
+from numba_marlin.kernels.w4a8.few_rows.config import CONFIGS, DecodeBytesConfig
+from numba_marlin.problems import ActivationsProblem
+
+MARGIN, MOST_ROWS = 1.1, 64
+MOST_BATCH = {"int8": 16, "fp8": 32}
+
+
+def configurations(problem: ActivationsProblem, device: Device) -> list[DecodeBytesConfig]:
+    """Those of ``decode`` that were timed, where a step has about as many instructions."""
+    arrangements = [each for each in decode.FITTED if has_registers(each, problem)]
+    return _arranged(arrangements, problem) if problem.m <= MOST_ROWS else []
+
+
+def invariant_configurations(
+    problem: ActivationsProblem, device: Device
+) -> list[DecodeBytesConfig]:
+    """None: m may be anything there, and ``wgmma_int8`` and ``wgmma_fp8`` have one order for
+    all."""
+    return []
+
+
+def has_registers(arrangement: decode.Arrangement, problem: ActivationsProblem) -> bool:
+    """Whether nothing is known to spill, nor more sums than decode's to be promoted."""
+    promotes_many = arrangement.batch > 16 and arrangement.warps_k == 1
+    spills = promotes_many and group_blocks_of(problem) != -1
+    return arrangement.batch <= MOST_BATCH[problem.activations] and not spills
+
+
+def _arranged(arrangements, problem: ActivationsProblem) -> list[DecodeBytesConfig]:
+    found, config_type = [], CONFIGS[problem.activations]
+    for arrangement in arrangements:
+        settings = asdict(arrangement)
+        ragged = bool(
+            problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n)
+        )
+        found.append(
+            with_stages_that_fit(
+                config_type,
+                settings.pop("stages"),
+                2,
+                **settings,
+                group_blocks=group_blocks_of(problem),
+                ragged=ragged,
+                **types_of(config_type, problem),
+            )
+        )
+    return [config for config in found if config is not None]
+
+
+def described(
+    problem: ActivationsProblem, config: DecodeBytesConfig, device: Device
+) -> Description:
+    found = decode.described(problem, config, device)
+    reasons = (*found.reasons, "the time is decode's and a tenth more: it was within 18% of that")
+    return Description(MARGIN * found.us, reasons, found.work)
+
+
+check = decode.check
