@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.execution import quantizing
 from numba_marlin.formats.floats import float_type
+from numba_marlin.formats.small_floats import decode
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.quantize_activations import QUANTIZE, WITH_OFFSETS, RowTypes
 from numba_marlin.quantizers.activations import quantize_rows
@@ -127,6 +128,21 @@ def test_any_numbers_have_the_same_offsets(seed, scale, positive):
     """Of one sign they are large, else small: then zeros and what cancels come by themselves."""
     x = rows(seed, 2, 160, "float16", scale)
     check(np.abs(x) if positive else x, "fp8", None)
+
+
+def test_an_offset_is_a_float32_before_it_is_rounded_again(run_on):
+    """Where it matters (``tests/quantizers`` has the sum): numbers that are codes, of which few of
+    all random ones have such sums."""
+    codes = np.unique(decode(np.arange(0x7F, dtype=np.uint8), "e4m3")).astype(np.float64)
+    x = np.zeros((1, 128), np.float16)
+    for first, left in ((0, -9555964 / 512), (1, (36 * 229376 + 7) / 512)):
+        sign, left, column = np.sign(left), abs(left), first
+        while left:
+            term = codes[codes <= left].max()
+            x[0, column], left, column = sign * term, left - term, column + 2
+    _, scales, offsets = run(x, "fp8", None, run_on)
+    assert scales == 1
+    assert np.array_equal(offsets[:, 0].view(np.float16), [2.0**9, 2.0**-3])
 
 
 def test_zeros_of_both_signs_have_offsets_of_zero(run_on):

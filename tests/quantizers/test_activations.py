@@ -154,20 +154,22 @@ def test_a_product_with_codes_is_corrected(x):
     assert (np.abs(wrong + parts - values @ ((codes - 8) / 512)) <= bound).all()
 
 
-def test_the_largest_offsets_are_rounded_once():
-    """448 at all even k and -448 at all odd: twice 24 bits are not enough for 8 E and 7 O, and no
-    type overflows."""
-    values = np.tile([448.0, -448.0], 64)[None]
-    for dtype in ("float16", "bfloat16"):
-        found = offsets_of(values, dtype)
-        assert found[0, :, 0].astype(float).sum() == -15 * 64 * 448 / 512
-    values[0, :2] = 2.0**-9, -(2.0**-9)
-    exact = -15 * (63 * 448 + 2.0**-9) / 512
-    once = np.float64(np.float32(exact))
-    high = np.float64(np.float16(once))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_the_largest_offsets_are_finite(dtype):
+    """448 at all even k and -448 at all odd."""
+    found = offsets_of(np.tile([448.0, -448.0], 64)[None], dtype)
+    assert found[0, :, 0].astype(float).sum() == -15 * 64 * 448 / 512
+
+
+def test_an_offset_is_a_float32_before_it_is_rounded_again():
+    """2**27 + 2**15 + 2**4 + 1, in units of 2**-18: without the 1, for which float32 has no bit, the
+    rest is half way between two halves, and goes to the even one."""
+    odd, even = 36 * 229376 + 7, -9555964
+    assert 7 * odd - 8 * even == 2**27 + 2**15 + 2**4 + 1
+    values = np.zeros((1, 128))
+    values[0, :2] = np.array([even, odd]) / 512
     found = offsets_of(values, "float16")[0, :, 0].astype(float)
-    assert once != exact
-    assert np.array_equal(found, [high, np.float16(once - high)])
+    assert np.array_equal(found, [2.0**9, 2.0**-3])
 
 
 def test_no_offset_is_a_negative_zero():
