@@ -162,8 +162,8 @@ def test_the_largest_offsets_are_finite(dtype):
 
 
 def test_an_offset_is_a_float32_before_it_is_rounded_again():
-    """2**27 + 2**15 + 2**4 + 1, in units of 2**-18: without the 1, for which float32 has no bit, the
-    rest is half way between two halves, and goes to the even one."""
+    """2**27 + 2**15 + 2**4 + 1, in units of 2**-18: without the 1, for which float32 has no bit,
+    the rest is half way between two halves, and goes to the even one."""
     odd, even = 36 * 229376 + 7, -9555964
     assert 7 * odd - 8 * even == 2**27 + 2**15 + 2**4 + 1
     values = np.zeros((1, 128))
