@@ -55,19 +55,24 @@ CODES = {"int8": "int8", "fp8": "uint8"}
 
 
 def quantizer(batch, kind):
-    """(its launch: a function of its number; codes, scales) for the batch's x."""
+    """(its launch: a function of its number; {"codes", "scales", of fp8 "offsets": tensor}) for the
+    batch's x."""
     import torch
 
     from numba_marlin.execution import driver, gpu, quantizing
+    from numba_marlin.formats.activations import offset_shape
     from numba_marlin.kernels.quantize_activations import RowTypes
 
     ordinal = torch.cuda.current_device()
     m, k = batch.x.shape
     binding = quantizing.binding(RowTypes(kind), m, k, driver.describe(ordinal).target)
-    codes = torch.empty((m, k), dtype=getattr(torch, CODES[kind]), device="cuda")
-    scales = torch.empty((m,), dtype=torch.float32, device="cuda")
-    tensors = {"x": batch.x, "codes": codes, "scales": scales}
-    addresses = {name: each.data_ptr() for name, each in tensors.items()}
+    made = {
+        "codes": torch.empty((m, k), dtype=getattr(torch, CODES[kind]), device="cuda"),
+        "scales": torch.empty((m,), dtype=torch.float32, device="cuda"),
+    }
+    if binding.config.offsets:
+        made["offsets"] = torch.empty(offset_shape(m, k), dtype=batch.x.dtype, device="cuda")
+    addresses = {name: each.data_ptr() for name, each in {**made, "x": batch.x}.items()}
     launcher, arguments = (
         gpu.loaded(binding, ordinal),
         gpu.arguments(binding, addresses, ordinal),
@@ -77,7 +82,7 @@ def quantizer(batch, kind):
         stream = torch.cuda.current_stream().cuda_stream
         launcher(binding.grid, arguments, stream)
 
-    return launch, codes, scales
+    return launch, made
 
 
 class Quantised:
@@ -85,21 +90,21 @@ class Quantised:
 
     scaling = None
 
-    def __init__(self, batch, codes, scales):
-        self.x, self.fixed = batch.x, {"a": codes, "a_scales": scales}
+    def __init__(self, batch, made):
+        names = {"codes": "a", "scales": "a_scales", "offsets": "offsets"}
+        self.x, self.fixed = batch.x, {names[name]: each for name, each in made.items()}
         self.error = batch.error
 
 
-def check_codes(batch, kind, codes, scales):
+def check_codes(batch, kind, made):
     """ValueError unless the first rows are quantised as the rule says, bit for bit."""
     from numba_marlin.quantizers.activations import quantize_rows
 
-    few = min(16, len(codes))
+    few = min(16, len(batch.x))
     wanted = quantize_rows(batch.x[:few].cpu().numpy(), kind)
-    if not (codes[:few].cpu().numpy() == wanted.codes).all():
-        raise ValueError(f"codes of x {tuple(batch.x.shape)} are not those of the rule")
-    if not (scales[:few].cpu().numpy() == wanted.scales).all():
-        raise ValueError(f"scales of x {tuple(batch.x.shape)} are not those of the rule")
+    for name, found in made.items():
+        if found[:few].cpu().numpy().tobytes() != getattr(wanted, name).tobytes():
+            raise ValueError(f"{name} of x {tuple(batch.x.shape)} are not those of the rule")
 
 
 def in_turn(*launches):
@@ -116,11 +121,11 @@ def quantised(batch, kind):
     """(launch that quantises the batch's x, the batch with its codes), which are checked."""
     import torch
 
-    quantize, codes, scales = quantizer(batch, kind)
+    quantize, made = quantizer(batch, kind)
     quantize(0)
     torch.cuda.synchronize()
-    check_codes(batch, kind, codes, scales)
-    return quantize, Quantised(batch, codes, scales)
+    check_codes(batch, kind, made)
+    return quantize, Quantised(batch, made)
 
 
 def product(problem, candidate, weights, batch):

@@ -25,7 +25,12 @@ from numba_marlin.execution.binding import activation_operands, bind, weight_ope
 from numba_marlin.formats import marlin
 from numba_marlin.formats.activations import KINDS
 from numba_marlin.formats.floats import float_type
-from numba_marlin.kernels.quantize_activations import QUANTIZE, RowTypes
+from numba_marlin.kernels.quantize_activations import (
+    QUANTIZE,
+    WITH_OFFSETS,
+    RowTypes,
+    definition_of,
+)
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.w4a8 import choose as many
 from numba_marlin.kernels.w4a8.config import CONFIGS, WgmmaBytesConfig
@@ -135,7 +140,9 @@ class Quantising:
     m: int
     k: int
 
-    kernel = QUANTIZE.name
+    @property
+    def kernel(self):
+        return definition_of(self.config).name
 
     @property
     def label(self):
@@ -146,7 +153,8 @@ class Quantising:
         )
 
     def build(self, compiled_by, target):
-        return compiler.build(QUANTIZE, self.config, target=target, compiler=compiled_by)
+        definition = definition_of(self.config)
+        return compiler.build(definition, self.config, target=target, compiler=compiled_by)
 
     @cached_property
     def x(self):
@@ -162,6 +170,8 @@ class Quantising:
         codes, scales = results["codes"].view(np.uint8), results["scales"]
         assert np.array_equal(scales.reshape(wanted.scales.shape), wanted.scales), self.label
         assert np.array_equal(codes, wanted.codes.view(np.uint8)), self.label
+        if self.config.offsets:
+            assert results["offsets"].tobytes() == wanted.offsets.tobytes(), self.label
 
 
 def run_case(case, compiled, plant=None):
@@ -218,6 +228,10 @@ def quantisings():
         ("int8", "float16", None, 300, 4480),
     ):
         yield Quantising(RowTypes(kind, dtype, group_size).for_rows(m, k), m, k)
+
+
+def quantising(definition):
+    return next(each for each in quantisings() if each.kernel == definition.name)
 
 
 # ---- planted errors
@@ -291,6 +305,7 @@ IN_QUANTISER = (
     ("initcheck", "x never copied (loads)", {"missing": "x"}),
     ("synccheck", "odd threads skip a barrier", {"edit": hopper.half_a_barrier}),
 )
+IN_OFFSETS = (("memcheck", "offsets one row too short (stores)", {"short": "offsets"}),)
 
 
 def planted_in(choose, kind, group_size, arrangement):
@@ -308,7 +323,8 @@ def plants():
     for kind in KINDS:
         case = planted_in(few, kind, 64, (16, 4, 2))
         yield case, (*plants_in(case, "bulk copies"), *IN_DECODE)
-    yield next(quantisings()), IN_QUANTISER
+    yield quantising(QUANTIZE), IN_QUANTISER
+    yield quantising(WITH_OFFSETS), (*IN_QUANTISER, *IN_OFFSETS)
 
 
 CASES = (

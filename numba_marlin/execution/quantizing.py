@@ -16,15 +16,20 @@ from numba_marlin import compiler as compiler_room
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import arrays, driver, gpu
 from numba_marlin.execution.binding import OPERAND, RESULT, Binding, Buffer
-from numba_marlin.formats.activations import KINDS, QuantizedActivations, check_depth
+from numba_marlin.formats.activations import (
+    KINDS,
+    QuantizedActivations,
+    check_depth,
+    offset_shape,
+)
 from numba_marlin.hardware.targets import target_named
-from numba_marlin.kernels.quantize_activations import QUANTIZE, RowTypes
+from numba_marlin.kernels.quantize_activations import RowTypes, definition_of
 from numba_marlin.kernels.quantize_activations.definitions import KINDS as LEAST_TARGETS
 
 
 @functools.cache
 def _compiled(config: RowTypes, target: str, compiler: str):
-    return compiler_room.build(QUANTIZE, config, target, compiler)
+    return compiler_room.build(definition_of(config), config, target, compiler)
 
 
 def binding(
@@ -38,19 +43,19 @@ def binding(
     """The launch for x [m, k], of as many threads as its rows want. x: the array that it reads, for
     the PTX machine."""
     config = config.for_rows(m, k)
-    types = {"x": "int32", "codes": "int32", "scales": "float32"}
+    definition = definition_of(config)
     buffers = {
         name: Buffer(
             OPERAND if name == "x" else RESULT,
             shape,
-            types[name],
+            "float32" if name == "scales" else "int32",
             array=x.view(np.int32) if name == "x" and x is not None else None,
         )
-        for name, shape in QUANTIZE.shapes(config, m, 0, k).items()
+        for name, shape in definition.shapes(config, m, 0, k).items()
     }
     compiled = _compiled(config, target, compiler)
     return Binding(
-        QUANTIZE, config, compiled, QUANTIZE.grid(config, m, 0, k, 0), (m, 0, k, k), buffers
+        definition, config, compiled, definition.grid(config, m, 0, k, 0), (m, 0, k, k), buffers
     )
 
 
@@ -71,10 +76,11 @@ def quantize_on_device(
     groups = launch.buffers["scales"].shape[1]
     codes = arrays.empty_like(x, (m, k), KINDS[kind])
     scales = arrays.empty_like(x, (m,) if group_size is None else (m, groups), "float32")
-    addresses = {
-        name: arrays.view(name, each).address
-        for name, each in (("codes", codes), ("scales", scales))
-    } | {"x": x.address}
+    made, offsets = {"codes": codes, "scales": scales}, None
+    if launch.config.offsets:
+        made["offsets"] = offsets = arrays.empty_like(x, offset_shape(m, k), x.type_name)
+    addresses = {name: arrays.view(name, each).address for name, each in made.items()}
+    addresses["x"] = x.address
     launcher = gpu.loaded(launch, x.device)
     # the library allocates, and reuses, in the order of its own stream (``product``)
     if stream != x.stream:
@@ -82,4 +88,4 @@ def quantize_on_device(
     launcher(launch.grid, gpu.arguments(launch, addresses, x.device), stream)
     if stream != x.stream:
         driver.follow(x.device, x.stream, stream)
-    return QuantizedActivations(kind, codes, scales, group_size, x.type_name)
+    return QuantizedActivations(kind, codes, scales, group_size, x.type_name, offsets)

@@ -10,8 +10,16 @@ import pytest
 import numba_marlin as nm
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import arrays, driver, gpu, quantizing
+from numba_marlin.execution.binding import (
+    activation_operands,
+    activation_rows,
+    bind,
+    weight_operands,
+)
 from numba_marlin.formats.floats import round_to
 from numba_marlin.hardware import devices
+from numba_marlin.kernels import registry
+from numba_marlin.problems import ActivationsProblem
 from numba_marlin.reference import activations
 from numba_marlin.testing.activations import check_product
 
@@ -115,6 +123,34 @@ def test_a_torch_tensor_gives_a_torch_tensor(x, packed):
     assert np.array_equal(y.numpy(), nm.matmul(x, packed, activations="int8"))
 
 
+def test_offsets_are_operands_of_dense_kernels_and_of_no_mixtures(x):
+    """A mixture's offsets are those of its routing."""
+    plain = {"a", "a_scales"}
+    for kind, group_size in (("int8", None), ("fp8", 32)):
+        assert activation_operands(nm.quantize_activations(x, kind, group_size)).keys() == plain
+    q = nm.quantize_activations(x, "fp8")
+    assert activation_operands(q)["offsets"] is q.offsets
+    assert activation_rows(q).keys() == plain
+
+
+def test_a_kernel_is_bound_to_the_operands_that_it_has_parameters_for(x, packed):
+    """Those that it reads through a tensor map are some."""
+    q = nm.quantize_activations(x, "int8")
+    given = {**activation_operands(q), **weight_operands(packed), "nobodys": q.codes}
+    problem = ActivationsProblem.of_quantized(q, packed)
+    kernel = registry.find_kernel("wgmma_int8")
+    found = bind(kernel, kernel.config_type(), problem, given, sms=2)
+    assert found.buffers.keys() == {"a", "a_scales", "b", "scales", "c"}
+
+
+def test_offsets_must_lie_where_the_codes_do(x, packed, monkeypatch):
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
+    q = nm.quantize_activations(x, "fp8")
+    away = replace(q, offsets=OnDevice(q.offsets.shape, "<f2"))
+    with pytest.raises(ValueError, match="x.offsets is on .*, must be where x.codes is"):
+        nm.matmul(away, packed)
+
+
 @pytest.mark.parametrize(
     "options, error, match",
     (
@@ -197,6 +233,15 @@ def test_x_on_a_device_is_quantised_there(done):
     assert grid == (3, 2, 1) and stream == 0
     assert addresses == {"x": 4096, "codes": 1 << 20, "scales": 1 << 20}
     assert (q.shape, q.scales.shape, q.dtype) == ((3, 64), (3, 2), "float16")
+
+
+def test_fp8_on_a_device_has_offsets_there(done):
+    q = nm.quantize_activations(OnDevice((3, 8208), "<f2"), "fp8")
+    ((config, grid, addresses, _),) = done
+    assert config.offsets and grid == (3, 1, 1)
+    assert addresses.keys() == {"x", "codes", "scales", "offsets"}
+    assert (q.offsets.shape, q.offsets.dtype) == ((3, 2, 128), np.float16)
+    assert nm.quantize_activations(OnDevice((3, 64), "<f2"), "fp8", 32).offsets is None
 
 
 def test_another_stream_waits_for_the_librarys_and_is_waited_for(done):

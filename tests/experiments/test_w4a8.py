@@ -96,12 +96,21 @@ class OnGpu(np.ndarray):
         return np.asarray(self)
 
 
-def test_codes_that_are_not_the_rules_are_refused(run):
+@pytest.mark.parametrize("kind", ("int8", "fp8"))
+def test_what_is_not_the_rules_is_refused(run, kind):
     x = np.random.default_rng(1).standard_normal((20, 32)).astype(np.float16)
-    q = quantize_rows(x)
-    batch, scales = SimpleNamespace(x=x.view(OnGpu)), q.scales.view(OnGpu)
-    run.check_codes(batch, "int8", q.codes.view(OnGpu), scales)
-    with pytest.raises(ValueError, match="codes of x"):
-        run.check_codes(batch, "int8", np.roll(q.codes, 1, axis=1).view(OnGpu), scales)
-    with pytest.raises(ValueError, match="scales of x"):
-        run.check_codes(batch, "int8", q.codes.view(OnGpu), (scales * 2).view(OnGpu))
+    q = quantize_rows(x, kind)
+    names = ("codes", "scales", "offsets") if kind == "fp8" else ("codes", "scales")
+    batch = SimpleNamespace(x=x.view(OnGpu))
+    made = {name: getattr(q, name).view(OnGpu) for name in names}
+    run.check_codes(batch, kind, made)
+    for name in names:
+        wrong = made | {name: np.roll(made[name], 1, axis=0)}
+        with pytest.raises(ValueError, match=f"{name} of x"):
+            run.check_codes(batch, kind, wrong)
+
+
+def test_kernels_are_given_the_offsets(run):
+    made = {"codes": 1, "scales": 2, "offsets": 3}
+    batch = run.Quantised(SimpleNamespace(x=0, error=0), made)
+    assert batch.fixed == {"a": 1, "a_scales": 2, "offsets": 3}

@@ -3,6 +3,11 @@ the kernels in plain Numba; ``definitions`` says how they are made and launched,
 ``execution.quantizing`` launches them, ``quantizers.activations`` specifies the bytes. Importing
 this imports no Numba."""
 
-from numba_marlin.kernels.quantize_activations.definitions import QUANTIZE, RowTypes
+from numba_marlin.kernels.quantize_activations.definitions import (
+    QUANTIZE,
+    WITH_OFFSETS,
+    RowTypes,
+    definition_of,
+)
 
-__all__ = ["QUANTIZE", "RowTypes"]
+__all__ = ["QUANTIZE", "WITH_OFFSETS", "RowTypes", "definition_of"]

@@ -1,6 +1,7 @@
-"""How the kernels of ``rows`` are made and launched: ``QUANTIZE``, configured by types and groups.
+"""How the kernels of ``rows`` are made and launched, configured by types and groups: ``QUANTIZE``,
+and ``WITH_OFFSETS`` for those that have an array more; ``definition_of`` says which.
 
-They are a KernelDefinition, so that they are compiled, cached and launched as all kernels are, but
+They are KernelDefinitions, so that they are compiled, cached and launched as all kernels are, but
 no product is theirs: the registry does not have them, and of a problem's sizes n is not used.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from numba_marlin.formats.activations import has_offsets, offset_shape
 from numba_marlin.kernels.language.about import About, MachineCost
 from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.language.plain import body_of
@@ -56,6 +58,11 @@ class RowTypes:
             most = min(MOST_THREADS, max(LEAST_THREADS, 1 << (wanted - 1).bit_length()))
         return replace(self, threads=min(most, 32 * ceil_div(units, 32)))
 
+    @property
+    def offsets(self) -> bool:
+        """Whether they are written too."""
+        return has_offsets(self.kind, self.group_size)
+
     def groups(self, k: int) -> int:
         return 1 if self.group_size is None else k // self.group_size
 
@@ -64,12 +71,17 @@ def _make(lang, config):
     # imports Numba
     from numba_marlin.kernels.quantize_activations import rows
 
-    return body_of(getattr(rows, f"{config.dtype}_to_{config.kind}"), lang)
+    more = "_with_offsets" if config.offsets else ""
+    return body_of(getattr(rows, f"{config.dtype}_to_{config.kind}{more}"), lang)
 
 
 def shapes(config: RowTypes, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:
-    """Of the arrays: two numbers of x, and four codes, to a word."""
-    return {"x": (m, k // 2), "codes": (m, k // 4), "scales": (m, config.groups(k))}
+    """Of the arrays: two numbers of x, four codes, and two offsets, to a word."""
+    found = {"x": (m, k // 2), "codes": (m, k // 4), "scales": (m, config.groups(k))}
+    if not config.offsets:
+        return found
+    m, parts, length = offset_shape(m, k)
+    return found | {"offsets": (m * parts, length // 2)}
 
 
 QUANTIZE = KernelDefinition(
@@ -89,3 +101,14 @@ QUANTIZE = KernelDefinition(
     grid=lambda config, m, n, k, sms: (m, config.groups(k), 1),
     about=About(machine_cost=MachineCost(weight=0.5, warp=0.14)),
 )
+
+WITH_OFFSETS = replace(
+    QUANTIZE,
+    name="quantize_activations_with_offsets",
+    summary="activations to e4m3 with a scale per row, and offsets of groups",
+    parameters=(*QUANTIZE.parameters, ("offsets", "int32[:, ::1]")),
+)
+
+
+def definition_of(config: RowTypes) -> KernelDefinition:
+    return WITH_OFFSETS if config.offsets else QUANTIZE

@@ -3,6 +3,8 @@
     x        int32 [m, k / 2]: two numbers to a word
     codes    int32 [m, k / 4]: four codes to a word, k permuted within 16 (``layout.w4a8``)
     scales   float32 [m, groups]: each of k / groups numbers, a multiple of 16
+    offsets  int32 [2 m, P / 2]: two to a word, of e4m3 with a scale per row
+             (``formats.activations``)
 
 A thread block has a group of a row (blockIdx.x: row, y: group), and reads it twice, the second time
 out of L1: for its largest magnitude, and to multiply by the inverse of the scale that follows from
@@ -33,6 +35,9 @@ LARGEST_INT8, LARGEST_FP8 = np.float32(127), np.float32(448)
 LARGEST_FLOAT = np.float32(3.4028234663852886e38)
 SMALL, LIFT = np.float32(2.0**-64), np.float32(2.0**64)
 ROUND = np.float32(12582912)  # 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
+UNITS_OF_GROUP, UNITS_OF_WORD = 8, 16  # of 16 numbers: in the 128 of an offset, of two offsets
+EVEN, ODD = np.float32(-8), np.float32(7)  # ``formats.activations`` has the formula
+UNIT_OF_CODES = np.float32(2.0**-9)
 FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: selectors of prmt
 
 
@@ -106,12 +111,24 @@ def codes_of(first, second, lift, inverse, brain, fp8):
 
 
 @cuda.jit(device=True, forceinline=True)
-def quantize(x, codes, scales, shared, brain, fp8):
-    """shared: of ``largest_of_block`` (declared in the kernels: in a device function
-    numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
+def sixteen_codes(x, unit, lift, inverse, brain, fp8):
+    """-> the four words of codes of the unit-th 16 numbers of the block's row."""
+    w = sixteen_numbers(x, cuda.blockIdx.x, unit)
+    return (
+        codes_of(w[0], w[4], lift, inverse, brain, fp8),
+        codes_of(w[1], w[5], lift, inverse, brain, fp8),
+        codes_of(w[2], w[6], lift, inverse, brain, fp8),
+        codes_of(w[3], w[7], lift, inverse, brain, fp8),
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
+def find_scale(x, scales, units, shared, brain, fp8):
+    """Write the scale of the block's numbers, of which there are 16 ``units`` -> (whether they are
+    finite, what to multiply them by: a power of two, and then the inverse). shared: of
+    ``largest_of_block`` (declared in the kernels: in a device function numba-cuda-mlir 0.6 loses
+    it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
-    # of 16 numbers, in a group
-    units = np.uint32(codes.shape[1]) // np.uint32(4 * scales.shape[1])
     first = group * units
     end, step = first + units, np.uint32(cuda.blockDim.x)
     largest, unit = np.int32(0), first + thread
@@ -125,24 +142,95 @@ def quantize(x, codes, scales, shared, brain, fp8):
     if thread == 0:
         scales[row, group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
     lift = LIFT if amax < SMALL else np.float32(1)  # else L / amax might be infinite
-    inverse = ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
-    unit = first + thread
-    while unit < end:
+    return finite, lift, ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
+
+
+@cuda.jit(device=True, forceinline=True)
+def quantize(x, codes, scales, shared, brain, fp8):
+    """shared, brain, fp8: of ``find_scale``."""
+    row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
+    # of 16 numbers, in a group
+    units = np.uint32(codes.shape[1]) // np.uint32(4 * scales.shape[1])
+    finite, lift, inverse = find_scale(x, scales, units, shared, brain, fp8)
+    first = group * units
+    unit, step = first + thread, np.uint32(cuda.blockDim.x)
+    while unit < first + units:
         there = ptx.cvta_to_global(codes, (row, 4 * unit))
         if finite:
-            w = sixteen_numbers(x, row, unit)
-            ptx.st_global_v4_b32(
-                there,
-                (
-                    codes_of(w[0], w[4], lift, inverse, brain, fp8),
-                    codes_of(w[1], w[5], lift, inverse, brain, fp8),
-                    codes_of(w[2], w[6], lift, inverse, brain, fp8),
-                    codes_of(w[3], w[7], lift, inverse, brain, fp8),
-                ),
-            )
+            ptx.st_global_v4_b32(there, sixteen_codes(x, unit, lift, inverse, brain, fp8))
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
         unit += step
+
+
+@cuda.jit(device=True, forceinline=True)
+def sums_of(words):
+    """-> what 16 codes of e4m3 stand for, added up: those of even k, of odd k, exactly."""
+    even, odd = np.float32(0), np.float32(0)
+    for i in range(4):  # k = 2i, 2i + 1, 2i + 8, 2i + 9
+        for half in range(2):
+            pair = ptx.cvt_rn_f16x2_e4m3x2(np.uint16((words[i] >> (16 * half)) & 0xFFFF))
+            even += ptx.cvt_f32_f16_low(pair)
+            odd += ptx.cvt_f32_f16_high(pair)
+    return even, odd
+
+
+@cuda.jit(device=True, forceinline=True)
+def offset_of(even, odd):
+    """-> that of the lane's group, which eight lanes have, in all of them. even, odd: the lane's
+    sums."""
+    for step in range(3):
+        even += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(even), 4 >> step))
+        odd += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(odd), 4 >> step))
+    return UNIT_OF_CODES * ptx.fma_rn_f32(ODD, odd, EVEN * even)
+
+
+@cuda.jit(device=True, forceinline=True)
+def halves_of(low, high, brain):
+    """-> two numbers, rounded to 16 bits each, in a word."""
+    return ptx.cvt_rn_bf16x2_f32(low, high) if brain else ptx.cvt_rn_f16x2_f32(low, high)
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_offsets(offsets, unit, even, odd, there, brain):
+    """Those of two groups in a word, by one of the 16 lanes that have them. there: whether the lane
+    has numbers."""
+    own = offset_of(even, odd)
+    other = ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(own), UNITS_OF_GROUP))
+    if there and unit % UNITS_OF_WORD == 0:
+        row, word = 2 * cuda.blockIdx.x, unit // UNITS_OF_WORD
+        rounded = halves_of(own, other, brain)
+        low, high = pair_of(rounded, brain)
+        offsets[row, word] = rounded
+        offsets[row + 1, word] = halves_of(own - low, other - high, brain)
+
+
+@cuda.jit(device=True, forceinline=True)
+def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
+    """To e4m3, with a scale per row. A warp stays together, because all of it exchanges sums: its
+    lanes beyond the row have sums of 0."""
+    row, thread, zero = cuda.blockIdx.x, np.uint32(cuda.threadIdx.x), np.uint32(0)
+    units, step = np.uint32(codes.shape[1]) // np.uint32(4), np.uint32(cuda.blockDim.x)
+    finite, lift, inverse = find_scale(x, scales, units, shared, brain, True)
+    lane = thread % np.uint32(32)
+    of_warp = thread - lane
+    while of_warp < units:
+        unit, even, odd = of_warp + lane, np.float32(0), np.float32(0)
+        if unit < units:
+            there = ptx.cvta_to_global(codes, (row, 4 * unit))
+            if finite:
+                words = sixteen_codes(x, unit, lift, inverse, brain, True)
+                ptx.st_global_v4_b32(there, words)
+                even, odd = sums_of(words)
+            else:
+                ptx.st_global_v4_b32(there, (zero, zero, zero, zero))
+        write_offsets(offsets, unit, even, odd, unit < units, brain)
+        of_warp += step
+    # of groups that are not: the memory is new
+    word = (units + np.uint32(UNITS_OF_WORD - 1)) // np.uint32(UNITS_OF_WORD) + thread
+    while word < np.uint32(offsets.shape[1]):
+        offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
+        word += step
 
 
 @cuda.jit
@@ -163,3 +251,15 @@ def bfloat16_to_int8(x, codes, scales):
 @cuda.jit
 def bfloat16_to_fp8(x, codes, scales):
     quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), True, True)
+
+
+@cuda.jit
+def float16_to_fp8_with_offsets(x, codes, scales, offsets):
+    shared = cuda.shared.array(MOST_WARPS, np.int32)
+    quantize_with_offsets(x, codes, scales, offsets, shared, False)
+
+
+@cuda.jit
+def bfloat16_to_fp8_with_offsets(x, codes, scales, offsets):
+    shared = cuda.shared.array(MOST_WARPS, np.int32)
+    quantize_with_offsets(x, codes, scales, offsets, shared, True)
