@@ -4,8 +4,8 @@
         half a minute
     python experiments/05_hardware/warpgroup.py machine    # two of the kernels on the PTX machine
     python experiments/05_hardware/warpgroup.py sass       # what ptxas makes of fence, commit, wait
-    python experiments/05_hardware/warpgroup.py report     # the table into README.md, from
-        warpgroup.json
+    python experiments/05_hardware/warpgroup.py report [--results RESULTS.json]   # warpgroup.json
+        from the results, and README.md's table from that
 
 ``warpgroup_kernel`` has the kernels. A row is one of them with its settings: what part of the late
 warp's and of the other warps' results were made of operands overwritten too late (0: none, 1: all),
@@ -200,7 +200,7 @@ def hardware(args) -> int:
     args.out.write_text(
         json.dumps({"about": about, "rows": rows}).replace('{"shape"', '\n{"shape"') + "\n"
     )
-    print(table([row for row in rows if row["nanoseconds"] in (0, SHOWN)]))
+    print(table(grouped(rows)))
     print(
         f"{device.name}: {len(rows)} launches of {BLOCKS} blocks, {len(left_out)} kernels left out,"
         f" {time.perf_counter() - begun:.0f} s"
@@ -208,61 +208,78 @@ def hardware(args) -> int:
     return 0
 
 
-def _over(rows: list[dict], name: str) -> str:
-    """Extremes of extremes."""
-    low, high = min(row[name][0] for row in rows), max(row[name][1] for row in rows)
-    return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
+def kind_of(row: dict) -> str:
+    if row["early"]:
+        return "overwritten before the wait"
+    if row["left"]:
+        return f"{row['left']} of {row['products']} groups left"
+    return "tensor core busy" if row["busy"] else f"{row['products']} in flight"
 
 
-def table(rows: list[dict]) -> str:
-    """A line for each kind of shape, place and delay, over the late warps and all else."""
-    lines, groups = [], {}
+def grouped(rows: list[dict]) -> list[dict]:
+    """Extremes over what makes no difference: writers, proxy fences, where A is, which of the
+    operands is overwritten, and which of the warps that are not the first is late."""
+    groups: dict[tuple, list[dict]] = {}
     for row in rows:
-        kind = (
-            "overwritten before the wait"
-            if row["early"]
-            else f"{row['left']} groups left"
-            if row["left"]
-            else "tensor core busy"
-            if row["busy"]
-            else f"{row['products']} in flight"
-        )
-        key = (row["columns"], kind, row["place"], row["nanoseconds"] // 1000)
+        whose = "first" if row["late"] == 0 else "another"
+        key = row["columns"], kind_of(row), row["place"], whose, row["nanoseconds"]
         groups.setdefault(key, []).append(row)
-    for (columns, kind, place, delay), those in sorted(groups.items(), key=_order):
-        on_b = [row for row in those if row["target"] == "B"]
-        lines.append(
-            (
-                f"n{columns}, {kind}",
-                f"{place}, {delay} µs",
-                _over(those, "late_new"),
-                _over(on_b, "others_new"),
-                _over(those, "late_held"),
-                _over(those, "others_fence"),
-                _over(those, "others_issue"),
-                _over(those, "others_wait"),
-                _over(those, "waited_after_late_issued"),
-                _over(those, "waited_after_late_waited"),
-            )
-        )
-    heads = (
-        "product",
-        "late before",
-        "too late: late warp",
-        "others",
-        "late by, cycles",
-        "others' fence",
-        "others' issue",
-        "others' wait",
-        "their wait ended after the late warp's issue by",
-        "after its wait by",
-    )
-    return markdown(heads, lines)
+    found = []
+    for (columns, kind, place, whose, delay), those in sorted(groups.items(), key=_order):
+        row = {"columns": columns, "kind": kind, "place": place, "late": whose}
+        row |= {"nanoseconds": delay, "early": those[0]["early"], "launches": len(those)}
+        row |= {name: sum(each[name] for each in those) for name in ("changed", "results")}
+        for name in those[0]:
+            ends = [each[name] for each in those if name in each]
+            if isinstance(ends[0], list):
+                row[name] = [min(low for low, _ in ends), max(high for _, high in ends)]
+        found.append(row)
+    return found
 
 
 def _order(item):
-    columns, kind, place, delay = item[0]
-    return columns, kind, PLACES.index(place), delay
+    columns, kind, place, whose, delay = item[0]
+    return columns, kind, PLACES.index(place), whose == "another", delay
+
+
+def _said(ends: list) -> str:
+    low, high = ends
+    return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
+
+
+def table(groups: list[dict]) -> str:
+    """A line for each kind of product and place, of the delays that were asked for."""
+    heads = (
+        "product",
+        "late warp",
+        "before its",
+        "late by, cycles",
+        "launches",
+        "results made of overwritten operands",
+        "of",
+        "others held at their products for",
+        "at their wait for",
+        "their wait ended behind the late warp's last product by",
+    )
+    lines = [
+        (
+            f"n{row['columns']}, {row['kind']}",
+            row["late"],
+            "middle product" if row["place"] == "middle" else row["place"],
+            _said(row["late_held"]),
+            f"{row['launches']:,}",
+            f"{row['changed']:,}",
+            f"{row['results']:,}",
+            _said(row["others_issue"]),
+            _said(row["others_wait"]),
+            _said(row["waited_after_late_issued"]),
+        )
+        for row in groups
+        if row["columns"] == WIDTHS[-1]
+        and row["place"] != "commit"  # a part of the last product, see ``sass``
+        and row["nanoseconds"] == (0 if row["kind"] == "tensor core busy" else SHOWN)
+    ]
+    return markdown(heads, lines, left=3)
 
 
 def machine(args) -> int:
@@ -270,7 +287,7 @@ def machine(args) -> int:
     from numba_marlin.emulator import Machine, MachineError
 
     for shape in (Shape(8, 1, False, "wait"), Shape(8, 1, False, "wait", early=True)):
-        row = settings_of(shape)[0]
+        row = next(each for each in settings_of(shape) if each["writers"].bit_count() == 1)
         for races in (True, False):
             probe = shape.probe(1)
             buffers = probe.buffers()
@@ -309,22 +326,35 @@ def sass(args) -> int:
 
 
 def report(args) -> int:
-    saved = json.loads(SAVED.read_text())
-    about = saved["about"]
-    head = (
-        f"{about['device']}, CUDA {about['driver']}, {about['date']}: {len(saved['rows']):,}"
-        f" launches of {about['blocks']} blocks; extremes over the late warps, the writers, and A"
-        " in shared memory or in registers.\n\n"
-    )
-    replace_between(HERE / "README.md", *MARKERS, head + table(saved["rows"]))
+    if args.results is not None:
+        found = json.loads(args.results.read_text(encoding="utf-8"))
+        kept = {"about": found["about"], "groups": grouped(found["rows"])}
+        text = json.dumps(kept).replace('{"columns"', '\n{"columns"') + "\n"
+        SAVED.write_text(text, encoding="utf-8")
+    saved = json.loads(SAVED.read_text(encoding="utf-8"))
+    replace_between(HERE / "README.md", MARKERS, page(saved))
     return 0
+
+
+def page(saved: dict) -> str:
+    about, groups = saved["about"], saved["groups"]
+    after = [row for row in groups if not row["early"]]
+    figures = [sum(row[name] for row in after) for name in ("launches", "results", "changed")]
+    return (
+        f"{about['device']}, CUDA {about['driver']}, {about['date']}: overwritten after the wait in"
+        f" {figures[0]:,} launches of {about['blocks']} blocks, of whose {figures[1]:,} results"
+        f" {figures[2]:,} changed. Below, those of m64n{WIDTHS[-1]}k16 with a delay of"
+        f" {SHOWN // 1000} µs (asked of `nanosleep`), least and most; warpgroup.json has the"
+        " others.\n\n" + table(groups)
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("hardware").add_argument("--out", type=Path, default=SAVED)
-    for name in ("machine", "sass", "report"):
+    commands.add_parser("hardware").add_argument("--out", type=Path, required=True)
+    commands.add_parser("report").add_argument("--results", type=Path)
+    for name in ("machine", "sass"):
         commands.add_parser(name)
     args = parser.parse_args()
     return {"hardware": hardware, "machine": machine, "sass": sass, "report": report}[args.command](

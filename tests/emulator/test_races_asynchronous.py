@@ -2,10 +2,12 @@
 order; without them it is a race, which says what is missing."""
 
 import numpy as np
+import pytest
 
 from tests.emulator.async_ptx import spin, start
 from tests.emulator.ptx_cases import snippet
-from tests.emulator.race_programs import HURRY, fine, race
+from tests.emulator.race_programs import HURRY, SCHEDULES, fine, race
+from tests.emulator.wgmma_programs import BEGIN, COMMIT, DESC, OTHER, WAIT, WAIT_1
 
 
 def test_a_copy_is_its_threads_own_until_a_barrier():
@@ -149,6 +151,31 @@ def test_a_store_lends_its_source_until_the_wait():
     x = {"x": np.zeros(128, np.uint32)}
     fine(body.format("bar.warp.sync -1;"), x)
     race(body.format("shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"), "missing-warp-sync", x)
+
+
+def overwritten_by(thread: int) -> str:
+    """The first word of the operand that all four warps of a warpgroup read."""
+    return f"setp.eq.u32 %q13, %t, {thread}; @%q13 st.shared.u32 [s], 1;"
+
+
+@pytest.mark.parametrize("warp", range(4))
+def test_a_wait_of_one_warp_is_for_what_the_whole_warpgroup_reads(warp):
+    """As CUTLASS's epilogues have it, and an H200 does it (experiment 05)."""
+    store = overwritten_by(32 * warp)
+    fine(BEGIN + WAIT + store, block=128)
+    race(BEGIN + store + WAIT, "missing-wgmma-wait", block=128)
+    fine(
+        BEGIN + OTHER.replace(f"{DESC:#x}", f"{DESC + 16:#x}") + COMMIT + WAIT_1 + store, block=128
+    )
+    race(BEGIN + OTHER + COMMIT + WAIT_1 + store, "missing-wgmma-wait", block=128)
+
+
+def test_another_warpgroups_wait_is_for_its_own_products():
+    fine(BEGIN + WAIT + "bar.sync 0;" + overwritten_by(128), block=256)
+    body = BEGIN + WAIT + overwritten_by(128)
+    waited, slowest = SCHEDULES[:1], SCHEDULES[2:3]  # by then the first warpgroup has, or not
+    race(body, "missing-barrier", block=256, schedules=waited)
+    race(body, "missing-wgmma-wait", block=256, schedules=slowest)
 
 
 def test_blocks_of_a_cluster_are_ordered_by_its_barrier():

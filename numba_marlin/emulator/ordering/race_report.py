@@ -58,8 +58,8 @@ MISSING = {
         " or by a thread that it synchronises with afterwards"
     ),
     "missing-wgmma-wait": (
-        "wgmma.wait_group by the warp that issued the product, and then a release that the second"
-        " acquires"
+        "wgmma.wait_group by the second, if it is of the product's warpgroup, or by a warp of that,"
+        " and then a release that the second acquires"
     ),
 }
 

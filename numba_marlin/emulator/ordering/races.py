@@ -12,9 +12,11 @@ bar.warp.sync, and nothing else among lanes of a warp; release and acquire, also
 their scopes; mbarrier phases. Asynchronous operations are in no program order: what a cp.async
 writes belongs to its thread from its wait on, what a bulk copy brings to those who have seen its
 mbarrier's phase complete, what a bulk store or a wgmma reads is free for those who know of its
-wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma takes
-registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
-the wait for it orders that too. (What touches bytes of copies in flight is found by their state,
+wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma is
+one operation of its warpgroup: a wait of any of the four warps is for what all four read of shared
+memory (the ISA has groups "per warpgroup"; experiment 05 has what an H200 does). It takes registers
+of all lanes of a warp, so what they had loaded when it was issued is done when it is: this warp's
+wait for it orders that too. (What touches bytes of copies in flight is found by their state,
 ``block_memory``, before it gets here; what the asynchronous proxy does not see yet, by
 ``proxies``.)
 
@@ -320,12 +322,16 @@ class HappensBefore(Conflicts):
         self.shared.read(units, self.clocks.thread_of[warp, 0] // WARP, records)
         held.flying.append(self.clocks.release(Lanes.of(self.placement, [warp], None)))
 
-    def products_taken(self, warp: int, count: int) -> None:
-        """``count`` more products of ``warp`` are done."""
-        held = self.products.get(warp)
-        if held is not None and count:
+    def products_taken(self, warps: range, count: int) -> None:
+        """``count`` more products of a warpgroup are done: each of its ``warps`` knows that all
+        four have read their parts of the operands in shared memory, and, of registers, its own."""
+        if not count:
+            return
+        together = Lanes.of(self.placement, warps, None)
+        for warp in warps:
+            held = self.products[warp]
             held.taken += count
             lanes = Lanes.of(self.placement, [warp], None)
             self.clocks.acquire(lanes, held.flying[count - 1])
-            self.clocks.learn(lanes, held.column, held.taken)
+            self.clocks.learn(together, held.column, held.taken)
             del held.flying[:count]

@@ -4,7 +4,8 @@ by wait.
 A product does nothing when it is issued. It is taken when its warpgroup waits for it, as late as
 the ISA allows. What it reads of shared memory must be readable, visible to the asynchronous proxy,
 and the same at both moments. The four warps of a warpgroup wait for each other at wgmma.wait_group
-and must have issued the same products.
+and must have issued the same products. (On an H200 they meet at the fence before the first product,
+and each goes on from its own wait when the whole product is done: experiment 05.)
 
 What a product is: ``wgmma_products``, ``wgmma_forms``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
@@ -171,13 +172,13 @@ class Warpgroups:
             count = max(0, len(self.groups[warp]) - end.latest)
             taken.append([product for group in self.groups[warp][:count] for product in group])
             del self.groups[warp][:count]
-            if self.races is not None:
-                self.races.products_taken(warp, len(taken[-1]))
         for warp, mine in zip(warps, taken):
             if [p.shape.ins.pc for p in mine] != [p.shape.ins.pc for p in taken[0]]:
                 raise self._fault(
                     "warps of a warpgroup wait for different wgmma instructions", end.ins, warp
                 )
+        if self.races is not None:
+            self.races.products_taken(warps, len(taken[0]))
         matrix, shape = None, None
         for number, product in enumerate(taken[0]):
             ins = product.shape.ins
