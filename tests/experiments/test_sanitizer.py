@@ -308,7 +308,7 @@ def test_w4a8_every_tool_has_an_error_that_it_must_find(load):
     store."""
     suite = load("23_w4a8/sanitize.py")
     kernels = {case.kernel for case in suite.CASES}
-    assert len(kernels) == 5
+    assert len(kernels) == 6
     assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {
         (tool, kernel)
         for tool in suite.sanitizer.TOOLS
