@@ -60,8 +60,8 @@ def quantizer(batch, kind):
     import torch
 
     from numba_marlin.execution import driver, gpu, quantizing
-    from numba_marlin.formats.activations import offset_shape
     from numba_marlin.kernels.quantize_activations import RowTypes
+    from numba_marlin.layout.offsets import offset_shape
 
     ordinal = torch.cuda.current_device()
     m, k = batch.x.shape

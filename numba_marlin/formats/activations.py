@@ -24,7 +24,8 @@ of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-
 E and O are exact in float32; z is a float32, rounded once: 2**-9 fma(7, O, -8 E). offsets, of the
 16-bit type ``dtype``, [m, 2, P], C-contiguous: offsets[r, 0, g] is z rounded, offsets[r, 1, g] the
 rest, z less that, rounded; both to nearest even. P = 64 ceil(k / 8192): 64 groups, 128 bytes, are a
-row of a tensor copy's box. Zeros where there is no such group. ``offsets_of`` makes them.
+row of a tensor copy's box (``layout.offsets``). Zeros where there is no such group. ``offsets_of``
+makes them.
 
 The arrays are NumPy's, or arrays of the same shapes and types on a device. The constructor checks
 types and shapes (TypeError or ValueError, naming the value and the rule) but reads no elements.
@@ -41,16 +42,19 @@ import numpy as np
 
 from numba_marlin.formats.floats import HALF_TYPES, as_numpy, float_type, round_to
 from numba_marlin.formats.small_floats import decode
+from numba_marlin.layout.offsets import (
+    OFFSET_EVEN,
+    OFFSET_GROUP,
+    OFFSET_ODD,
+    OFFSET_UNIT,
+    has_offsets,
+    offset_shape,
+)
 from numba_marlin.layout.w4a8 import STEP, permuted, restored
 from numba_marlin.wording import byte_count, did_you_mean
 
 KINDS = {"int8": "int8", "fp8": "uint8"}  # kind -> type of its codes
 LARGEST = {"int8": 127, "fp8": 448}
-OFFSET_GROUP = 128  # numbers along k that an offset is of
-OFFSET_STEP = 64  # offsets at a time: 128 bytes
-OFFSET_PARTS = 2  # what z is rounded to, and the rest
-OFFSET_EVEN, OFFSET_ODD = -8, 7  # v less what stands for it, at even and at odd k
-OFFSET_UNIT = 2.0**-9  # the byte of a 4-bit code c stands for c times that in e4m3
 
 
 def check_kind(kind: object) -> str:
@@ -75,14 +79,6 @@ def check_depth(k: int, group_size: object) -> None:
             f"group_size={group_size} must be a positive multiple of {STEP} that divides k={k}, or"
             " None for a scale per row"
         )
-
-
-def has_offsets(kind: str, group_size: int | None) -> bool:
-    return kind == "fp8" and group_size is None
-
-
-def offset_shape(m: int, k: int) -> tuple[int, int, int]:
-    return m, OFFSET_PARTS, OFFSET_STEP * -(-k // (OFFSET_STEP * OFFSET_GROUP))
 
 
 def offsets_of(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from numba_marlin.formats.activations import has_offsets, offset_shape
 from numba_marlin.kernels.language.about import About, MachineCost
 from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.language.plain import body_of
+from numba_marlin.layout.offsets import has_offsets, offset_shape
 
 UNIT = 16  # numbers that a thread takes at a time
 MOST_THREADS, LEAST_THREADS = 1024, 128

@@ -209,10 +209,10 @@ def write_offsets(offsets, unit, even, odd, there, brain):
 def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     """To e4m3, with a scale per row. A warp stays together, because all of it exchanges sums: its
     lanes beyond the row have sums of 0."""
-    row, thread, zero = cuda.blockIdx.x, np.uint32(cuda.threadIdx.x), np.uint32(0)
-    units, step = np.uint32(codes.shape[1]) // np.uint32(4), np.uint32(cuda.blockDim.x)
+    row, thread, step = cuda.blockIdx.x, np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
+    units = np.uint32(codes.shape[1] >> 2)
     finite, lift, inverse = find_scale(x, scales, units, shared, brain, True)
-    lane = thread % np.uint32(32)
+    lane = np.uint32(cuda.threadIdx.x & 31)
     of_warp = thread - lane
     while of_warp < units:
         unit, even, odd = of_warp + lane, np.float32(0), np.float32(0)
@@ -223,13 +223,13 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
                 ptx.st_global_v4_b32(there, words)
                 even, odd = sums_of(words)
             else:
-                ptx.st_global_v4_b32(there, (zero, zero, zero, zero))
+                ptx.st_global_v4_b32(there, (0, 0, 0, 0))
         write_offsets(offsets, unit, even, odd, unit < units, brain)
         of_warp += step
-    # of groups that are not: the memory is new
-    word = (units + np.uint32(UNITS_OF_WORD - 1)) // np.uint32(UNITS_OF_WORD) + thread
+    word = thread
     while word < np.uint32(offsets.shape[1]):
-        offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
+        if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
+            offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
         word += step
 
 
