@@ -162,21 +162,16 @@ SAMPLE = {
         "barrier bar.warp.sync /1/",
         "swizzle descriptor",
     ),
-    "decode_int8, groups of 64": (
-        "fence mbarrier_init",
-        "wait griddepcontrol",
-        "arrival expects /1/",
-        "barrier bar.sync /1/",
-        "order relaxed",
-        "scope atom",
-    ),
-    "decode_fp8, groups of 64": (
-        "fence mbarrier_init",
-        "wait griddepcontrol",
-        "arrival expects /1/",
-        "barrier bar.sync /1/",
-        "order relaxed",
-        "scope atom",
+    **dict.fromkeys(
+        ("decode_int8, groups of 64", "decode_fp8, groups of 64"),
+        (
+            "fence mbarrier_init",
+            "wait griddepcontrol",
+            "arrival expects /1/",
+            "barrier bar.sync /1/",
+            "order relaxed",
+            "scope atom",
+        ),
     ),
     "wgmma, tiles in two parts": (
         "barrier bar.sync/1/",

@@ -91,6 +91,21 @@ def test_every_number_of_e4m3_meets_every_code(run_on):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("zeros, code", ((None, 15), ("integer", 15)))
+def test_deep_sums_of_one_sign_are_within_the_bound(zeros, code, run_on):
+    """Of one accumulator, in which partial sums are as large as can be."""
+    config = replace(ALONE, group_blocks=-1, zeros=zeros)
+    x, weight, _ = operands(2, 128, 28672, config)
+    weight = replace(weight, codes=np.full_like(weight.codes, code))
+    if zeros:
+        weight = replace(weight, zeros=np.zeros_like(weight.zeros))
+    codes = x.codes.view(np.uint8) & 0x7F
+    codes[1] = 0x7E
+    x = QuantizedActivations.of_codes("fp8", codes, np.full(2, 1e-6, np.float32), None, x.dtype)
+    check_product(product(x, weight, config, run_on=run_on, sms=4), x, weight)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", (SMALL, COLUMNS))
 def test_the_other_compiler_gives_the_same_bits(config):
     m, n, k = (3, 136, 656) if config.ragged else (3, 128, 640)

@@ -1,9 +1,9 @@
-"""W4A8 for few rows: ``C[m, n] = A[m, k] @ W[k, n]`` of int8 activations, Marlin's bytes as they
-are, by ``mma.sync`` m16n8k32 (s32.s8.s8).
+"""W4A8 for few rows: ``C[m, n] = A[m, k] @ W[k, n]`` of 8-bit activations, Marlin's bytes as they
+are, by ``mma.sync``: m16n8k32 (s32.s8.s8) of int8, m16n8k16 (f32.f16.f16) of e4m3.
 
 Parameters, in this order. Addresses are raw, aligned as in ``kernels.decode.kernel``:
 
-a                int8 [m, k], k permuted within 16 (``layout.w4a8``), rows side by side
+a                int8 or e4m3 [m, k], k permuted within 16 (``layout.w4a8``), rows side by side
 b, scales        as in ``decode``: int32 [k/16, 2 n_packed]; scales [groups, n_packed] of the type
                  of c, or one row, per column
 zeros            int32 [groups, n_packed / 8]
@@ -14,18 +14,33 @@ m, n, k          int32; n a multiple of 8, k of 16
 
 **What is decode's, and what is not.** The transposed product, blocks, warps, ring, producer,
 stream-K and its partial results, stores of C and tails are those of ``decode``. x is half as many
-bytes, a product twice as deep, and a word becomes bytes in 5 instructions (9 with zero points) and
-no scaled halves (``multiply``). Rows of x have scales, which come in at the end (``finish``).
+bytes. Rows of x have scales, which come in at the end (``finish``). The main loop:
 
-**The bits.** Sums of a group, and with one scale per column all sums (``config.most_k``), are exact
-integers. With one scale per column, results are those of ``reference.activations.kernel_product``
-whoever shares a tile; of groups, where a warp has them whole and in order (``order_of_sums``).
-Otherwise warps and blocks add up parts of k in fp32, in a fixed order, within
-``reference.activations.error_bound`` for parts of 16.
+int8   a product is twice as deep, and a word becomes bytes in 5 instructions (9 with zero points)
+       (``int8``).
+e4m3   decode's (``decode.multiply``), in float16 whatever the type of c: x is widened in registers,
+       two instructions for each k16 row and 8 rows of x, however many columns they are multiplied
+       by (``decode.activations``); codes less their zero points are float16 too, and all that is
+       exact. The 8-bit product of ``mma.sync`` saves nothing: for sm_90 ptxas 13.5 makes two
+       products in float16 of a m16n8k32 of e4m3, after a conversion of every register of both
+       operands, so that a weight would be made e4m3 (10 instructions for a word) and then float16.
+
+**The bits of int8.** Sums of a group, and with one scale per column all sums (``config.most_k``),
+are exact integers. With one scale per column, results are those of
+``reference.activations.kernel_product`` whoever shares a tile; of groups, where a warp has them
+whole and in order (``order_of_sums``). Otherwise warps and blocks add up parts of k in fp32, in a
+fixed order, within ``reference.activations.error_bound`` for parts of 16.
+
+**The bits of e4m3.** Products are exact, and of small integers sums too. Others are within
+``error_bound``, which is made for sums of e4m3 products, of which tensor cores keep 13 bits; of
+float16 products they keep 25 (``emulator.tensor.tensor_sums``). With one scale per column a warp
+has one accumulator for all of its k, as in ``decode``. For each 32 of k that loses 10.5 * 2**-23 of
+the largest partial sum at most, where the bound has 33 * 2**-13 of the largest product at least:
+less, while sums are below 3,000 times that product. (Sums of one sign have a larger bound.)
 
 **Which GPUs.** Bulk copies and mbarriers are Hopper's, so this is no kernel for Ampere or Ada: the
-product and the bytes would do there (sm_80), but loads by ``cp.async`` are another ring, which
-``kernels.ampere`` has. It was never timed.
+product and the bytes would do there (sm_80; e4m3 sm_89), but loads by ``cp.async`` are another
+ring, which ``kernels.ampere`` has.
 """
 
 from numba_marlin.kernels.decode import multiply as halves
