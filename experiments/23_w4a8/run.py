@@ -71,7 +71,9 @@ def quantizer(batch, kind):
         "scales": torch.empty((m,), dtype=torch.float32, device="cuda"),
     }
     if binding.config.offsets:
-        made["offsets"] = torch.empty(offset_shape(m, k), dtype=batch.x.dtype, device="cuda")
+        made["offsets"] = torch.empty(
+            offset_shape(m, k, "float16"), dtype=batch.x.dtype, device="cuda"
+        )
     addresses = {name: each.data_ptr() for name, each in {**made, "x": batch.x}.items()}
     launcher, arguments = (
         gpu.loaded(binding, ordinal),

@@ -78,7 +78,9 @@ def quantize_on_device(
     scales = arrays.empty_like(x, (m,) if group_size is None else (m, groups), "float32")
     made, offsets = {"codes": codes, "scales": scales}, None
     if launch.config.offsets:
-        made["offsets"] = offsets = arrays.empty_like(x, offset_shape(m, k), x.type_name)
+        made["offsets"] = offsets = arrays.empty_like(
+            x, offset_shape(m, k, x.type_name), x.type_name
+        )
     addresses = {name: arrays.view(name, each).address for name, each in made.items()}
     addresses["x"] = x.address
     launcher = gpu.loaded(launch, x.device)

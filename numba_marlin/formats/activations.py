@@ -22,8 +22,8 @@ of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-
     z[r, g] = 2**-9 (7 O - 8 E)        E, O: of k = 128 g ... 128 g + 127, as far as there are
 
 E and O are exact in float32; z is a float32, rounded once: 2**-9 fma(7, O, -8 E). offsets, of the
-16-bit type ``dtype``, [m, 2, P], C-contiguous: offsets[r, 0, g] is z rounded, offsets[r, 1, g] the
-rest, z less that, rounded; both to nearest even. P = 64 ceil(k / 8192): 64 groups, 128 bytes, are a
+16-bit type ``dtype``, C-contiguous, are [m, 1, P] in float16 and [m, 2, P] in bfloat16:
+offsets[r, 0, g] is z rounded, offsets[r, 1, g] the rest, z less that, rounded; to nearest even. P = 64 ceil(k / 8192): 64 groups, 128 bytes, are a
 row of a tensor copy's box (``layout.offsets``). Zeros where there is no such group. ``offsets_of``
 makes them.
 
@@ -91,9 +91,10 @@ def offsets_of(values: np.ndarray, dtype: str) -> np.ndarray:
     even, odd = pairs[..., 0] + 0.0, pairs[..., 1] + 0.0  # a sum of -0 is 0
     # exact in float64: a multiple of 2**-18 below 2**10
     z = (OFFSET_UNIT * (OFFSET_ODD * odd + OFFSET_EVEN * even)).astype(np.float32)
-    found = np.zeros(offset_shape(m, k), float_type(dtype))
-    found[:, 0, :groups] = round_to(z, dtype)
-    found[:, 1, :groups] = round_to(z - found[:, 0, :groups].astype(np.float32), dtype)
+    found = np.zeros(offset_shape(m, k, dtype), float_type(dtype))
+    for part in range(found.shape[1]):
+        found[:, part, :groups] = round_to(z, dtype)
+        z = z - found[:, part, :groups].astype(np.float32)
     return found
 
 
@@ -146,7 +147,7 @@ class QuantizedActivations:
                 "offsets=None must be an array for kind='fp8' with a scale per row, which"
                 " QuantizedActivations.of_codes and quantize_activations make"
             )
-        shape, wanted = tuple(self.offsets.shape), offset_shape(self.m, self.k)
+        shape, wanted = tuple(self.offsets.shape), offset_shape(self.m, self.k, self.dtype)
         if shape != wanted:
             raise ValueError(f"offsets.shape={shape} must be {wanted} for codes {self.shape}")
         found = str(self.offsets.dtype).rpartition(".")[2]
@@ -191,7 +192,7 @@ class QuantizedActivations:
     def nbytes(self) -> int:
         """Of codes, scales and offsets."""
         groups = 1 if self.group_size is None else self.k // self.group_size
-        offsets = 0 if self.offsets is None else 2 * prod(offset_shape(self.m, self.k))
+        offsets = 0 if self.offsets is None else 2 * prod(offset_shape(self.m, self.k, self.dtype))
         return self.m * (self.k + 4 * groups) + offsets
 
     def plain_codes(self) -> np.ndarray:

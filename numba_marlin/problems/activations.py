@@ -34,8 +34,8 @@ class ActivationsProblem(WeightProblem):
     @property
     def activation_bytes(self) -> int:
         """Codes, a float32 per row, and of fp8 offsets."""
-        offsets = 2 * prod(offset_shape(self.m, self.k)) if self.activations == "fp8" else 0
-        return self.m * self.k + 4 * self.m + offsets
+        offsets = offset_shape(self.m, self.k, self.dtype) if self.activations == "fp8" else (0,)
+        return self.m * self.k + 4 * self.m + 2 * prod(offsets)
 
     @property
     def operand_names(self) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def shapes(config: RowTypes, m: int, n: int, k: int) -> dict[str, tuple[int, int
     found = {"x": (m, k // 2), "codes": (m, k // 4), "scales": (m, config.groups(k))}
     if not config.offsets:
         return found
-    m, parts, length = offset_shape(m, k)
+    m, parts, length = offset_shape(m, k, config.dtype)
     return found | {"offsets": (m * parts, length // 2)}
 
 

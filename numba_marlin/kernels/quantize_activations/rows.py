@@ -198,11 +198,13 @@ def write_offsets(offsets, unit, even, odd, there, brain):
     own = offset_of(even, odd)
     other = ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(own), UNITS_OF_GROUP))
     if there and unit % UNITS_OF_WORD == 0:
-        row, word = 2 * cuda.blockIdx.x, unit // UNITS_OF_WORD
-        rounded = halves_of(own, other, brain)
-        low, high = pair_of(rounded, brain)
-        offsets[row, word] = rounded
-        offsets[row + 1, word] = halves_of(own - low, other - high, brain)
+        word, rounded = unit // UNITS_OF_WORD, halves_of(own, other, brain)
+        if brain:
+            low, high = pair_of(rounded, brain)
+            offsets[2 * cuda.blockIdx.x, word] = rounded
+            offsets[2 * cuda.blockIdx.x + 1, word] = halves_of(own - low, other - high, brain)
+        else:
+            offsets[cuda.blockIdx.x, word] = rounded
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -229,7 +231,10 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     word = thread
     while word < np.uint32(offsets.shape[1]):
         if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
+            if brain:
             offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
+        else:
+            offsets[row, word] = 0
         word += step
 
 

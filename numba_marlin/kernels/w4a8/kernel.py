@@ -7,7 +7,7 @@ a_map, b_map, s_map, c_map, z_map, o_map   tensor maps (``tensor_maps``) of
                    codes of x int8 or e4m3 [m, k], k permuted within 16 (``layout.w4a8``); b int32
                    [k/16, 2 n_packed] in Marlin's order; scales [groups, n_packed] of the type of c;
                    c [m, n]; zero points int32 [groups, n_packed / 8]; offsets of x, of the type of
-                   c, [m, 2, 64 ceil(k / 8192)] (``offsets``); the scales again where there are no
+                   c, [m, parts, P] (``layout.offsets``); the scales again where there are no
                    zero points, or no offsets
 c, scales          addresses of the same; of scales, where there is one per column, or with offsets
 bias               [n], of the type of c
@@ -86,8 +86,9 @@ from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.w4a8.config import STAGE_K
 from numba_marlin.kernels.w4a8.finish import finish_verbs
 from numba_marlin.kernels.w4a8.multiply import multiply_verbs
-from numba_marlin.kernels.w4a8.offsets import GROUP_K, PARTS, STAGE_GROUPS, offset_verbs
+from numba_marlin.kernels.w4a8.offsets import offset_verbs
 from numba_marlin.kernels.w4a8.turns import turn_verbs
+from numba_marlin.layout.offsets import OFFSET_STEP, offset_shape
 from numba_marlin.layout.tensor_map import TensorMap
 
 
@@ -207,9 +208,12 @@ def tensor_maps(config, m, n, k, a_stride):
         z_map = ("zeros", zeros)
     o_map = ("scales", s_map)
     if config.offsets:
-        across = PARTS * STAGE_GROUPS * ceil_div(k, GROUP_K * STAGE_GROUPS)
-        o_box = (config.tile_m, STAGE_GROUPS)
-        o_map = ("offsets", TensorMap(config.dtype, (m, across), (2 * across, 2), o_box, swizzle=128))
+        _, parts, length = offset_shape(m, k, config.dtype)
+        across, o_box = parts * length, (config.tile_m, OFFSET_STEP)
+        o_map = (
+            "offsets",
+            TensorMap(config.dtype, (m, across), (2 * across, 2), o_box, swizzle=128),
+        )
     return {
         "a_map": ("a", a_map),
         "b_map": ("b", b_map),

@@ -232,9 +232,7 @@ def multiply_verbs(lang, config, ring):
 
         @lang.device
         def more(totals, acc, summed, stage, thread, shared, place, steps_left):
-            totals, acc, summed = one(
-                totals, acc, summed, stage, thread, shared, place, steps_left
-            )
+            totals, acc, summed = one(totals, acc, summed, stage, thread, shared, place, steps_left)
             return rest(totals, acc, summed, stage, thread, shared, place, steps_left)
 
         return more

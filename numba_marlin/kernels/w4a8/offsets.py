@@ -4,14 +4,14 @@ scales, which ends a tile's main loop.
 A weight v = c - 8 is the byte c at even k and c - 15 at odd k (``elements``): 8 more than v, and 7
 less. So the sums of a scale group are 8 E - 7 O too large, of the sums E and O of x at even and odd
 k. ``formats.activations`` has -(8 E - 7 O), in units of a weight's byte, of each 128 of k and row
-of x, as two numbers of 16 bits, ``PARTS``, whose sum it is. Times the scales of the groups they are
+of x, as two numbers of 16 bits, ``OFFSET_PARTS``, whose sum it is. Times the scales of the groups they are
 a product of 16 bits, as deep as there are groups::
 
     totals[column, row] += sum over groups g: scale[g, column] * offsets[row, g]
 
 ``wgmma`` adds it up into the totals: A is the scales, transposed, from global memory to registers
 (ones, where a column has one scale, which the epilogue knows), B the offsets, in a stage of the
-ring, where a row of 128 bytes has ``STAGE_GROUPS`` of them and lies as a row of x does. That is two
+ring, where a row of 128 bytes has ``OFFSET_STEP`` of them and lies as a row of x does. That is two
 stages for 8192 of k, after its 64: 3% of the products, if none were promoted.
 
 ``offset_verbs(lang, config, ring)`` -> namespace of device functions: ``fill(shared, place, tile,
@@ -21,11 +21,9 @@ sizes) -> (place, totals)`` of a consumer.
 
 from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
 from numba_marlin.kernels.language.tuples import for_each, map_each, together
+from numba_marlin.layout.offsets import OFFSET_GROUP, OFFSET_PARTS, OFFSET_STEP
 
-PARTS = 2
-STAGE_GROUPS = 64  # of 16 bits: a row of the 128-byte swizzle
-GROUP_K = 128
-STEPS = STAGE_GROUPS // 16  # products of a stage, 16 groups deep
+STEPS = OFFSET_STEP // 16  # products of a stage, 16 groups deep
 NEXT_STEP = 2  # 32 bytes of a row on, in the descriptor's units of 16
 LOWER_HALVES, UPPER_HALVES = 0x5410, 0x7632  # of two words, side by side: selectors of prmt
 ONES = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80}
@@ -40,20 +38,20 @@ def offset_verbs(lang, config, ring):
     keep_totals, keep_words = ptx.keep_f32(width=config.accumulators), ptx.keep_u32(width=4)
     wait_for_all = ptx.wgmma_wait_group(n=0)
     lower, upper = ptx.prmt_b32(selector=LOWER_HALVES), ptx.prmt_b32(selector=UPPER_HALVES)
-    ones = ONES[config.dtype]
+    ones, parts = ONES[config.dtype], OFFSET_PARTS[config.dtype]
 
-    # of the weights: where the lane's scales of group 0 begin; bytes from a group to the next; how
-    # many groups there are for its columns
-    Scales = lang.record("Scales", "address pitch groups")
+    # of the weights: where the lane's scales of group 0 begin; bytes from a group to the next; the
+    # last group
+    Scales = lang.record("Scales", "address pitch last")
 
     @lang.device
     def groups_of(sizes):
-        return (sizes.k + (GROUP_K - 1)) // GROUP_K
+        return (sizes.k + (OFFSET_GROUP - 1)) // OFFSET_GROUP
 
     @lang.device
     def blocks_of(sizes):
         """Stages of one part."""
-        return (groups_of(sizes) + (STAGE_GROUPS - 1)) // STAGE_GROUPS
+        return (groups_of(sizes) + (OFFSET_STEP - 1)) // OFFSET_STEP
 
     # ---- the producer
 
@@ -61,13 +59,13 @@ def offset_verbs(lang, config, ring):
     def fill(shared, place, tile, offsets_map, sizes):
         blocks = blocks_of(sizes)
         for block in range(blocks):
-            for part in range(PARTS):
+            for part in range(parts):
                 ring.wait_empty(shared.barriers, place)
                 ring.expect(shared.barriers, place, cfg.x_stage_bytes)
                 ptx.cp_async_bulk_tensor_2d_g2s(
                     shared.base + place.stage * cfg.stage_bytes,
                     offsets_map,
-                    (part * blocks + block) * STAGE_GROUPS,
+                    (part * blocks + block) * OFFSET_STEP,
                     tile.row_first,
                     ring.full(shared.barriers, place),
                 )
@@ -79,12 +77,11 @@ def offset_verbs(lang, config, ring):
     @lang.device
     def scales_of(scales, tile, thread, sizes):
         """Those of the lane's columns, pairs of g and g + 8, as Marlin has them: 128 bytes per
-        panel."""
-        panel = tile.column_first // 64 + thread.panel
+        panel; of the last panel instead of one that is not."""
         panels = (sizes.n + 63) // 64
+        panel = min(tile.column_first // 64 + thread.panel, panels - 1)
         own = panel * 128 + thread.lane // 4 * 16 + thread.first_strip * 4
-        groups = groups_of(sizes) if panel < panels else 0
-        return Scales(scales + uint64(own), panels * 128, groups)
+        return Scales(scales + uint64(own), panels * 128, groups_of(sizes) - 1)
 
     def fragments_from(strip):
         """-> device function (Scales, group) -> a fragment for each strip from ``strip`` on, of
@@ -92,11 +89,9 @@ def offset_verbs(lang, config, ring):
 
         @lang.device
         def word(scales, group):
-            if group < scales.groups:
-                return ptx.ld_global_b32(
-                    scales.address + (uint64(group) * uint64(scales.pitch) + 4 * strip)
-                )
-            return uint32(0)
+            """Of the last group instead of one that is not, whose offset is 0: no branch."""
+            row = uint64(min(group, scales.last)) * uint64(scales.pitch)
+            return ptx.ld_global_b32(scales.address + (row + 4 * strip))
 
         @lang.device
         def one(scales, group):
@@ -221,10 +216,10 @@ def offset_verbs(lang, config, ring):
         own, group = scales_of(scales, tile, thread, sizes), thread.lane % 4 * 2
         for block in range(blocks_of(sizes)):
             fragments = all_fragments(own, group)
-            for part in range(PARTS):
+            for part in range(parts):
                 place, totals = add_part(shared, place, totals, fragments, thread)
             keep_fragments(fragments, 0)
-            group += STAGE_GROUPS
+            group += OFFSET_STEP
         return place, totals
 
     return lang.namespace("offsets", fill=fill, add=add)
