@@ -12,6 +12,7 @@ bytes for an instruction (``formats``), checks an address pattern (tests) or exp
   shared memory.
 - ``sparsity``: which lane's register holds the metadata of which part of a sparse operand.
 - ``w4a8``: Marlin's 4-bit words as operands of 8-bit products, and the order of k in x for them.
+- ``offsets``: where sums of groups of fp8 activations lie, and which they are.
 - ``tcgen05``: Blackwell's tensor memory: descriptors, and where block scales are kept in it.
 - ``tensor_map``: tensor maps (TMA): what a copy of a box moves, and where its bytes lie in shared
   memory.
