@@ -22,10 +22,11 @@ of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-
     z[r, g] = 2**-9 (7 O - 8 E)        E, O: of k = 128 g ... 128 g + 127, as far as there are
 
 E and O are exact in float32; z is a float32, rounded once: 2**-9 fma(7, O, -8 E). offsets, of the
-16-bit type ``dtype``, C-contiguous, are [m, 1, P] in float16 and [m, 2, P] in bfloat16:
-offsets[r, 0, g] is z rounded, offsets[r, 1, g] the rest, z less that, rounded; to nearest even. P = 64 ceil(k / 8192): 64 groups, 128 bytes, are a
-row of a tensor copy's box (``layout.offsets``). Zeros where there is no such group. ``offsets_of``
-makes them.
+16-bit type ``dtype``, C-contiguous, are [m, 1, P] in float16: z rounded, which loses as much as the
+tensor cores do; and [m, 2, P] in bfloat16, which has few bits: offsets[r, 0, g] is z rounded,
+offsets[r, 1, g] the rest, z less that, rounded. To nearest even. P = 64 ceil(k / 8192): 64 groups,
+128 bytes, are a row of a tensor copy's box (``layout.offsets``). Zeros where there is no such
+group. ``offsets_of`` makes them.
 
 The arrays are NumPy's, or arrays of the same shapes and types on a device. The constructor checks
 types and shapes (TypeError or ValueError, naming the value and the rule) but reads no elements.

@@ -232,9 +232,9 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     while word < np.uint32(offsets.shape[1]):
         if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
             if brain:
-            offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
-        else:
-            offsets[row, word] = 0
+                offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
+            else:
+                offsets[row, word] = 0
         word += step
 
 
