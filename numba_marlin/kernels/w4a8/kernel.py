@@ -150,12 +150,12 @@ def make(lang, config):
             turns.open(thread.warpgroup)
         ptx.griddepcontrol_wait()  # c may still be the kernel's before
         while item.tile != NO_TILE:
-            place, sums = multiply_item(shared, place, item, thread)
             tile = schedule.tile_of(item, plan)
             if with_offsets:
-                place, sums = offsets.add(
-                    shared, place, sums, tile, thread, result.column_scales, sizes
-                )
+                own = offsets.scales_of(result.column_scales, tile, thread, sizes)
+                place, sums = multiply_item(shared, place, item, thread, own)
+            else:
+                place, sums = multiply_item(shared, place, item, thread)
             acc = finish(sums, result, tile, thread, sizes)
             output.write_result(acc, shared, result, item, plan, thread)
             item = schedule.next_item(plan, item)

@@ -45,6 +45,7 @@ from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
 from numba_marlin.kernels.language.tuples import for_each, map_each, repeat, together
 from numba_marlin.kernels.w4a8.config import K32_STEPS
 from numba_marlin.kernels.w4a8.elements import element_verbs
+from numba_marlin.kernels.w4a8.offsets import offset_verbs
 from numba_marlin.kernels.w4a8.promote import promote_verb
 from numba_marlin.kernels.w4a8.turns import turn_verbs
 from numba_marlin.kernels.w4a8.weights import weight_verbs
@@ -55,7 +56,8 @@ NEXT_K32 = 2  # 32 bytes of a row of x on, in the descriptor's units of 16
 def multiply_verbs(lang, config, ring):
     """-> device function ``multiply_item(shared, place, item, thread) -> (place, sums)``: the main
     loop over an item's stages. sums: totals where they are promoted, else int32 sums of all k. When
-    it returns, no product is in flight and all stages are released."""
+    it returns, no product is in flight and all stages are released. With ``config.offsets`` it has
+    an argument more, ``own``, of ``offsets.scales_of``, and the offsets are added."""
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     strips, width = config.strips, config.accumulators
@@ -203,6 +205,38 @@ def multiply_verbs(lang, config, ring):
             place = ring.advance(place)
             steps_left -= 1
         return place, sums_of(totals, acc)
+
+    if config.offsets:
+        offsets = offset_verbs(lang, config, ring)
+
+        @lang.device
+        def multiply_then_offsets(shared, place, item, thread, own):
+            """As ``multiply_ahead``; under the last products, scales are loaded for the offsets."""
+            totals, acc = no_totals(), no_sums()
+            loaded = load_full(shared, place, thread)
+            steps_left, summed = item.steps, 0
+            while steps_left > 1:
+                scales, descriptor = loaded.scales, x_descriptor(stage_at(shared, place))
+                acc, fragments = issue_all(
+                    acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
+                )
+                loaded = load_full(shared, ring.advance(place), thread)
+                acc = all_done(acc, fragments)
+                release(shared, place, thread)
+                totals, summed = promote_due(totals, acc, scales, summed, steps_left)
+                place = ring.advance(place)
+                steps_left -= 1
+            descriptor = x_descriptor(stage_at(shared, place))
+            acc, fragments = issue_all(
+                acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
+            )
+            words = offsets.words_of(own, 0, thread)
+            acc = all_done(acc, fragments)
+            release(shared, place, thread)
+            totals = promote(totals, acc, loaded.scales)
+            return offsets.add(shared, ring.advance(place), totals, words, own, thread)
+
+        return multiply_then_offsets
 
     # ---- a stage whose scale groups are loaded, multiplied and promoted one after the other
 

@@ -14,9 +14,13 @@ is. Times the scales of the groups they are a product of 16 bits, as deep as the
 ring, where a row of 128 bytes has ``OFFSET_STEP`` of them and lies as a row of x does. That is one
 stage for 8192 of k, after its 64, in bfloat16 two.
 
+Loads of scales take as long as half a step: those of the first stage are under the last products of
+the main loop, those of the next under the products here.
+
 ``offset_verbs(lang, config, ring)`` -> namespace of device functions: ``fill(shared, place, tile,
-offsets_map, sizes) -> place`` of the producer, ``add(shared, place, totals, tile, thread, scales,
-sizes) -> (place, totals)`` of a consumer.
+offsets_map, sizes) -> place`` of the producer; of a consumer ``scales_of(scales, tile, thread,
+sizes) -> Scales``, ``words_of(own, block, thread) -> words``, of a block of 64 groups, and
+``add(shared, place, totals, words, own, thread) -> (place, totals)``, the words those of block 0.
 """
 
 from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
@@ -39,10 +43,11 @@ def offset_verbs(lang, config, ring):
     wait_for_all = ptx.wgmma_wait_group(n=0)
     lower, upper = ptx.prmt_b32(selector=LOWER_HALVES), ptx.prmt_b32(selector=UPPER_HALVES)
     ones, parts = ONES[config.dtype], OFFSET_PARTS[config.dtype]
+    two_parts = parts == 2
 
     # of the weights: where the lane's scales of group 0 begin; bytes from a group to the next; the
-    # last group
-    Scales = lang.record("Scales", "address pitch last")
+    # last group; and how many stages the offsets of one part take
+    Scales = lang.record("Scales", "address pitch last blocks")
 
     @lang.device
     def groups_of(sizes):
@@ -72,7 +77,7 @@ def offset_verbs(lang, config, ring):
                 place = ring.advance(place)
         return place
 
-    # ---- scales of 16 groups, as fragments
+    # ---- scales of 64 groups, as words and as fragments
 
     @lang.device
     def scales_of(scales, tile, thread, sizes):
@@ -81,78 +86,81 @@ def offset_verbs(lang, config, ring):
         panels = (sizes.n + 63) // 64
         panel = min(tile.column_first // 64 + thread.panel, panels - 1)
         own = panel * 128 + thread.lane // 4 * 16 + thread.first_strip * 4
-        return Scales(scales + uint64(own), panels * 128, groups_of(sizes) - 1)
+        return Scales(scales + uint64(own), panels * 128, groups_of(sizes) - 1, blocks_of(sizes))
 
-    def fragments_from(strip):
-        """-> device function (Scales, group) -> a fragment for each strip from ``strip`` on, of
-        groups ``group``, the lane's first, and 1, 8 and 9 on."""
+    @lang.device
+    def word_of(own, group, strip):
+        """Of the last group instead of one that is not, whose offset is 0: no branch."""
+        row = uint64(min(group, own.last)) * uint64(own.pitch)
+        return ptx.ld_global_b32(own.address + (row + 4 * strip))
+
+    def words_from(number):
+        """-> device function (Scales, group) -> four words for each strip of each product, of the
+        groups 0, 1, 8 and 9 from the lane's first on; those of product and strip ``number`` and
+        after."""
+        step, strip = divmod(number, strips)
 
         @lang.device
-        def word(scales, group):
-            """Of the last group instead of one that is not, whose offset is 0: no branch."""
-            row = uint64(min(group, scales.last)) * uint64(scales.pitch)
-            return ptx.ld_global_b32(scales.address + (row + 4 * strip))
-
-        @lang.device
-        def one(scales, group):
-            near, next_near = word(scales, group), word(scales, group + 1)
-            far, next_far = word(scales, group + 8), word(scales, group + 9)
+        def one(own, group):
+            first = group + 16 * step
             return (
-                (
-                    lower(near, next_near),
-                    upper(near, next_near),
-                    lower(far, next_far),
-                    upper(far, next_far),
-                ),
+                word_of(own, first, strip),
+                word_of(own, first + 1, strip),
+                word_of(own, first + 8, strip),
+                word_of(own, first + 9, strip),
             )
 
-        if strip == strips - 1:
+        if number == STEPS * strips - 1:
             return one
-        rest = fragments_from(strip + 1)
+        rest = words_from(number + 1)
 
         @lang.device
-        def more(scales, group):
-            return one(scales, group) + rest(scales, group)
+        def more(own, group):
+            return one(own, group) + rest(own, group)
 
         return more
 
-    def ones_of(count):
+    @lang.device
+    def ones_of(own, group):
+        return (ptx.opaque_u32(ones),)  # a constant would come to its register behind the fence
+
+    @lang.device
+    def fragment_of(words, where):
+        near, next_near, far, next_far = words
+        return (
+            (
+                lower(near, next_near),
+                upper(near, next_near),
+                lower(far, next_far),
+                upper(far, next_far),
+            ),
+        )
+
+    def same(count):
         @lang.device
-        def one(scales, group):
-            word = ptx.opaque_u32(ones)  # a constant would come to its register behind the fence
+        def one(words, where):
+            word = words[0]
             return ((word, word, word, word),)
 
         if count == 1:
             return one
-        rest = ones_of(count - 1)
+        rest = same(count - 1)
 
         @lang.device
-        def more(scales, group):
-            return one(scales, group) + rest(scales, group)
+        def more(words, where):
+            return one(words, where) + rest(words, where)
 
         return more
 
-    fragments_of = fragments_from(0) if config.grouped else ones_of(strips)
+    if config.grouped:
+        all_words = words_from(0)
+        fragments_of = map_each(lang, 4 * STEPS * strips, 4, fragment_of)
+    else:
+        all_words, fragments_of = ones_of, same(STEPS * strips)
 
-    def steps_from(step):
-        """-> device function (Scales, group) -> the fragments of products ``step`` and on of a
-        stage, step after step."""
-
-        @lang.device
-        def one(scales, group):
-            return fragments_of(scales, group + 16 * step)
-
-        if step == STEPS - 1:
-            return one
-        rest = steps_from(step + 1)
-
-        @lang.device
-        def more(scales, group):
-            return one(scales, group) + rest(scales, group)
-
-        return more
-
-    all_fragments = steps_from(0)
+    @lang.device
+    def words_of(own, block, thread):
+        return all_words(own, block * OFFSET_STEP + thread.lane % 4 * 2)
 
     # ---- products
 
@@ -200,26 +208,32 @@ def offset_verbs(lang, config, ring):
         return uint64((stage & 0x3FFFF) >> 4) | DESCRIPTOR_WITHOUT_ADDRESS
 
     @lang.device
-    def add_part(shared, place, totals, fragments, thread):
+    def start(shared, place, totals, fragments):
+        """The products of one part, in flight."""
         ring.wait_full(shared.barriers, place)
         ptx.wgmma_fence()
         totals = all_products(totals, fragments, descriptor_of(shared, place))
         ptx.wgmma_commit_group()
-        wait_for_all()
-        totals = keep(totals, 0)
-        if thread.lane == 0:
-            ring.release(shared.barriers, place)
-        return ring.advance(place), totals
+        return totals
 
     @lang.device
-    def add(shared, place, totals, tile, thread, scales, sizes):
-        own, group = scales_of(scales, tile, thread, sizes), thread.lane % 4 * 2
-        for _ in range(blocks_of(sizes)):
-            fragments = all_fragments(own, group)
-            for _ in range(parts):
-                place, totals = add_part(shared, place, totals, fragments, thread)
+    def finish(shared, place, totals, thread):
+        wait_for_all()
+        if thread.lane == 0:
+            ring.release(shared.barriers, place)
+        return ring.advance(place), keep(totals, 0)
+
+    @lang.device
+    def add(shared, place, totals, words, own, thread):
+        for block in range(own.blocks):
+            fragments = fragments_of(words, 0)
+            totals = start(shared, place, totals, fragments)
+            words = words_of(own, block + 1, thread)
+            place, totals = finish(shared, place, totals, thread)
+            if two_parts:
+                totals = start(shared, place, totals, fragments)
+                place, totals = finish(shared, place, totals, thread)
             keep_fragments(fragments, 0)
-            group += OFFSET_STEP
         return place, totals
 
-    return lang.namespace("offsets", fill=fill, add=add)
+    return lang.namespace("offsets", fill=fill, scales_of=scales_of, words_of=words_of, add=add)
