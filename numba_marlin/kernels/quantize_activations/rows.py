@@ -3,8 +3,8 @@
     x        int32 [m, k / 2]: two numbers to a word
     codes    int32 [m, k / 4]: four codes to a word, k permuted within 16 (``layout.w4a8``)
     scales   float32 [m, groups]: each of k / groups numbers, a multiple of 16
-    offsets  int32 [2 m, P / 2]: two to a word, of e4m3 with a scale per row
-             (``formats.activations``)
+    offsets  int32 [parts m, P / 2]: two to a word, of e4m3 with a scale per row; one part of
+             float16, two of bfloat16 (``formats.activations``)
 
 A thread block has a group of a row (blockIdx.x: row, y: group), and reads it twice, the second time
 out of L1: for its largest magnitude, and to multiply by the inverse of the scale that follows from
