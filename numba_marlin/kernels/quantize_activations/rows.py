@@ -38,6 +38,8 @@ ROUND = np.float32(12582912)  # 1.5 * 2**23: adding it rounds to an integer, in 
 UNITS_OF_GROUP, UNITS_OF_WORD = 8, 16  # of 16 numbers: in the 128 of an offset, of two offsets
 EVEN, ODD = np.float32(-8), np.float32(7)  # ``formats.activations`` has the formula
 UNIT_OF_CODES = np.float32(2.0**-9)
+ONE = 0x3C00  # float16
+LANES_OF_QUAD = 4
 FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: selectors of prmt
 
 
@@ -164,24 +166,42 @@ def quantize(x, codes, scales, shared, brain, fp8):
 
 
 @cuda.jit(device=True, forceinline=True)
-def sums_of(words):
-    """-> what 16 codes of e4m3 stand for, added up: those of even k, of odd k, exactly."""
-    even, odd = np.float32(0), np.float32(0)
-    for i in range(4):  # k = 2i, 2i + 1, 2i + 8, 2i + 9
-        for half in range(2):
-            pair = ptx.cvt_rn_f16x2_e4m3x2(np.uint16((words[i] >> (16 * half)) & 0xFFFF))
-            even += ptx.cvt_f32_f16_low(pair)
-            odd += ptx.cvt_f32_f16_high(pair)
-    return even, odd
+def summands():
+    """-> the registers of B of ``sums_of``, which are alike: B[i, j] is 1 where i and j are both
+    even or both odd, else 0."""
+    return np.uint32(ONE << (((cuda.threadIdx.x >> 2) & 1) << 4))
+
+
+@cuda.jit(device=True, forceinline=True)
+def sums_of(words, b):
+    """-> what the codes of e4m3 in all words of the lane's quad (lanes 4g to 4g + 3) stand for,
+    added up, in each of the four: those of even k, of odd k. b: ``summands``.
+
+    Widened to halves they are A, each register with an even k in its lower half and the odd one
+    next to it in the upper one. Rows g and g + 8 of A are the quad's, so that columns 2t and 2t + 1
+    of those rows of A B, which lane t of it holds, are its sums of even and of odd k: of half of
+    the registers in row g, of the others in row g + 8.
+
+    It is exact: codes are multiples of 2**-9 up to 448, so that all sums of the 32 of a quad, and
+    of 64 of a group, are multiples of 2**-9 below 2**15, 24 bits; and tensor cores, which cut off
+    what lies more than 24 bits below the largest exponent among the terms, 13 at most, lose nothing
+    of it (``emulator.tensor.tensor_sums``)."""
+    low, high = ptx.cvt_rn_f16x2_e4m3x4(words[0]), ptx.cvt_rn_f16x2_e4m3x4(words[1])
+    zero = np.float32(0)
+    d = ptx.mma_m16n8k16_f32_f16(
+        (low[0], low[1], high[0], high[1]), (b, b), (zero, zero, zero, zero)
+    )
+    low, high = ptx.cvt_rn_f16x2_e4m3x4(words[2]), ptx.cvt_rn_f16x2_e4m3x4(words[3])
+    d = ptx.mma_m16n8k16_f32_f16((low[0], low[1], high[0], high[1]), (b, b), d)
+    return d[0] + d[2], d[1] + d[3]
 
 
 @cuda.jit(device=True, forceinline=True)
 def offset_of(even, odd):
-    """-> that of the lane's group, which eight lanes have, in all of them. even, odd: the lane's
-    sums."""
-    for step in range(3):
-        even += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(even), 4 >> step))
-        odd += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(odd), 4 >> step))
+    """-> that of the lane's group, which two quads have, in all of their lanes. even, odd: the
+    quad's sums."""
+    even += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(even), LANES_OF_QUAD))
+    odd += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(odd), LANES_OF_QUAD))
     return UNIT_OF_CODES * ptx.fma_rn_f32(ODD, odd, EVEN * even)
 
 
@@ -209,23 +229,20 @@ def write_offsets(offsets, unit, even, odd, there, brain):
 
 @cuda.jit(device=True, forceinline=True)
 def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
-    """To e4m3, with a scale per row. A warp stays together, because all of it exchanges sums: its
-    lanes beyond the row have sums of 0."""
+    """To e4m3, with a scale per row. A warp stays together, because all of it adds up: its lanes
+    beyond the row, and all of a row that is not finite, have codes of 0."""
     row, thread, step = cuda.blockIdx.x, np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
     units = np.uint32(codes.shape[1] >> 2)
     finite, lift, inverse = find_scale(x, scales, units, shared, brain, True)
-    lane = np.uint32(cuda.threadIdx.x & 31)
-    of_warp = thread - lane
+    lane, b = np.uint32(cuda.threadIdx.x & 31), summands()
+    of_warp, zero = thread - lane, np.uint32(0)
     while of_warp < units:
-        unit, even, odd = of_warp + lane, np.float32(0), np.float32(0)
+        unit, words = of_warp + lane, (zero, zero, zero, zero)
         if unit < units:
-            there = ptx.cvta_to_global(codes, (row, 4 * unit))
             if finite:
                 words = sixteen_codes(x, unit, lift, inverse, brain, True)
-                ptx.st_global_v4_b32(there, words)
-                even, odd = sums_of(words)
-            else:
-                ptx.st_global_v4_b32(there, (0, 0, 0, 0))
+            ptx.st_global_v4_b32(ptx.cvta_to_global(codes, (row, 4 * unit)), words)
+        even, odd = sums_of(words, b)
         write_offsets(offsets, unit, even, odd, unit < units, brain)
         of_warp += step
     word = thread
