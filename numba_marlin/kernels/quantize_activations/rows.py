@@ -107,10 +107,10 @@ def codes_of(first, second, lift, inverse, brain, fp8):
     if brain:
         a, b, c, d = a * lift, b * lift, c * lift, d * lift
     if fp8:
-        low = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse))
-        high = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse))
-    else:
-        low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
+        low = ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse)
+        high = ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse)
+        return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
+    low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
     return ptx.prmt_b32(low, high, LOWER_HALVES)
 
 
@@ -239,7 +239,7 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     offsets_row = ptx.cvta_to_global(offsets, (2 * row if brain else row, 0))
     below = np.uint64(4 * words_of_row)
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
-    lane, b, zero = np.uint32(cuda.threadIdx.x & 31), summands(), np.uint32(0)
+    lane, b, zero = np.uint32(cuda.threadIdx.x & 31), ptx.opaque_u32(summands()), np.uint32(0)
     of_warp = np.uint32(thread - lane)
     while of_warp < units:
         unit, words = np.uint32(of_warp + lane), (zero, zero, zero, zero)
