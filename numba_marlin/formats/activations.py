@@ -113,7 +113,7 @@ class QuantizedActivations:
     group_size: int | None = None
     #: Type of the activations that were quantised, and of products: "float16" or "bfloat16".
     dtype: str = "float16"
-    #: Of ``dtype``, [m, 2, P], of fp8 with a scale per row; else None.
+    #: Of ``dtype``, [m, parts, P] (``layout.offsets``), of fp8 with a scale per row; else None.
     offsets: Any = None
 
     def __post_init__(self) -> None:

@@ -130,19 +130,23 @@ def test_any_numbers_have_the_same_offsets(seed, scale, positive):
     check(np.abs(x) if positive else x, "fp8", None)
 
 
-def test_the_terms_of_an_offset_are_added_before_they_are_rounded(run_on):
-    """2**27 + 9, in units of 2**-18: float32 has 2**27 + 16, but 2**27 if 7 O, which is odd, was
-    rounded first. Random numbers hardly ever have such sums: these are codes."""
+@pytest.mark.parametrize(
+    "dtype, more, parts", (("float16", 2**16, [2.0**9 + 0.5]), ("bfloat16", 0, [2.0**9, 2.0**-14]))
+)
+def test_the_terms_of_an_offset_are_added_before_they_are_rounded(dtype, more, parts, run_on):
+    """2**27 + more + 9, in units of 2**-18: float32 has 2**27 + more + 16, but 2**27 + more if 7 O,
+    which is odd, was rounded first; that is half way between two of float16, and the even one is
+    below. Random numbers hardly ever have such sums: these are codes."""
     codes = np.unique(decode(np.arange(0x7F, dtype=np.uint8), "e4m3")).astype(np.float64)
-    x = np.zeros((1, 128), np.float16)
-    for first, left in ((0, -9551867 / 512), (1, (36 * 229376 + 7) / 512)):
+    x = np.zeros((1, 128), float_type(dtype))
+    for first, left in ((0, -(9551867 + more / 8) / 512), (1, (36 * 229376 + 7) / 512)):
         sign, left, column = np.sign(left), abs(left), first
         while left:
             term = codes[codes <= left].max()
             x[0, column], left, column = sign * term, left - term, column + 2
     _, scales, offsets = run(x, "fp8", None, run_on)
     assert scales == 1
-    assert np.array_equal(offsets[:, 0].view(np.float16), [2.0**9, 2.0**-14])
+    assert np.array_equal(offsets[:, 0].view(float_type(dtype)).astype(float), parts)
 
 
 def test_zeros_of_both_signs_have_offsets_of_zero(run_on):

@@ -3,8 +3,8 @@
     x        int32 [m, k / 2]: two numbers to a word
     codes    int32 [m, k / 4]: four codes to a word, k permuted within 16 (``layout.w4a8``)
     scales   float32 [m, groups]: each of k / groups numbers, a multiple of 16
-    offsets  int32 [2 m, P / 2]: two to a word, of e4m3 with a scale per row
-             (``formats.activations``)
+    offsets  int32 [parts m, P / 2]: two to a word, of e4m3 with a scale per row; one part of
+             float16, two of bfloat16 (``formats.activations``)
 
 A thread block has a group of a row (blockIdx.x: row, y: group), and reads it twice, the second time
 out of L1: for its largest magnitude, and to multiply by the inverse of the scale that follows from
@@ -38,14 +38,18 @@ ROUND = np.float32(12582912)  # 1.5 * 2**23: adding it rounds to an integer, in 
 UNITS_OF_GROUP, UNITS_OF_WORD = 8, 16  # of 16 numbers: in the 128 of an offset, of two offsets
 EVEN, ODD = np.float32(-8), np.float32(7)  # ``formats.activations`` has the formula
 UNIT_OF_CODES = np.float32(2.0**-9)
+BYTES_OF_NUMBERS, BYTES_OF_CODES = 32, 16  # of 16 numbers
+ONE = 0x3C00  # float16
+LANES_OF_QUAD = 4
 FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: selectors of prmt
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_numbers(x, row, unit):
-    """-> the eight words of the unit-th 16 numbers of a row of x."""
-    first = ptx.ld_global_v4_b32(ptx.cvta_to_global(x, (row, 8 * unit)))
-    second = ptx.ld_global_v4_b32(ptx.cvta_to_global(x, (row, 8 * unit + 4)))
+def sixteen_numbers(x_row, unit):
+    """-> the eight words of the unit-th 16 numbers of a row of x, which is at the address x_row."""
+    there = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+    first = ptx.ld_global_v4_b32(there)
+    second = ptx.ld_global_v4_b32(there + np.uint64(16))
     return (
         first[0],
         first[1],
@@ -103,17 +107,17 @@ def codes_of(first, second, lift, inverse, brain, fp8):
     if brain:
         a, b, c, d = a * lift, b * lift, c * lift, d * lift
     if fp8:
-        low = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse))
-        high = np.uint32(ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse))
-    else:
-        low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
+        low = ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse)
+        high = ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse)
+        return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
+    low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
     return ptx.prmt_b32(low, high, LOWER_HALVES)
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_codes(x, unit, lift, inverse, brain, fp8):
-    """-> the four words of codes of the unit-th 16 numbers of the block's row."""
-    w = sixteen_numbers(x, cuda.blockIdx.x, unit)
+def sixteen_codes(x_row, unit, lift, inverse, brain, fp8):
+    """-> the four words of codes of the unit-th 16 numbers of the row of x."""
+    w = sixteen_numbers(x_row, unit)
     return (
         codes_of(w[0], w[4], lift, inverse, brain, fp8),
         codes_of(w[1], w[5], lift, inverse, brain, fp8),
@@ -123,18 +127,18 @@ def sixteen_codes(x, unit, lift, inverse, brain, fp8):
 
 
 @cuda.jit(device=True, forceinline=True)
-def find_scale(x, scales, units, shared, brain, fp8):
+def find_scale(x_row, scales, units, shared, brain, fp8):
     """Write the scale of the block's numbers, of which there are 16 ``units`` -> (whether they are
     finite, what to multiply them by: a power of two, and then the inverse). shared: of
     ``largest_of_block`` (declared in the kernels: in a device function numba-cuda-mlir 0.6 loses
     it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
-    first = group * units
-    end, step = first + units, np.uint32(cuda.blockDim.x)
-    largest, unit = np.int32(0), first + thread
+    first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
+    end = np.uint32(first + units)
+    largest, unit = np.int32(0), np.uint32(first + thread)
     while unit < end:
-        largest = larger_of(largest, sixteen_numbers(x, row, unit))
-        unit += step
+        largest = larger_of(largest, sixteen_numbers(x_row, unit))
+        unit = np.uint32(unit + step)
     size = largest_of_block(largest, shared) >> 16
     finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
     amax, _ = pair_of(size, brain)
@@ -151,37 +155,57 @@ def quantize(x, codes, scales, shared, brain, fp8):
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     # of 16 numbers, in a group
     units = np.uint32(codes.shape[1]) // np.uint32(4 * scales.shape[1])
-    finite, lift, inverse = find_scale(x, scales, units, shared, brain, fp8)
-    first = group * units
-    unit, step = first + thread, np.uint32(cuda.blockDim.x)
-    while unit < first + units:
-        there = ptx.cvta_to_global(codes, (row, 4 * unit))
+    x_row, codes_row = ptx.cvta_to_global(x, (row, 0)), ptx.cvta_to_global(codes, (row, 0))
+    finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, fp8)
+    first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
+    end = np.uint32(first + units)
+    unit = np.uint32(first + thread)
+    while unit < end:
+        there = codes_row + np.uint64(BYTES_OF_CODES * unit)
         if finite:
-            ptx.st_global_v4_b32(there, sixteen_codes(x, unit, lift, inverse, brain, fp8))
+            ptx.st_global_v4_b32(there, sixteen_codes(x_row, unit, lift, inverse, brain, fp8))
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
-        unit += step
+        unit = np.uint32(unit + step)
 
 
 @cuda.jit(device=True, forceinline=True)
-def sums_of(words):
-    """-> what 16 codes of e4m3 stand for, added up: those of even k, of odd k, exactly."""
-    even, odd = np.float32(0), np.float32(0)
-    for i in range(4):  # k = 2i, 2i + 1, 2i + 8, 2i + 9
-        for half in range(2):
-            pair = ptx.cvt_rn_f16x2_e4m3x2(np.uint16((words[i] >> (16 * half)) & 0xFFFF))
-            even += ptx.cvt_f32_f16_low(pair)
-            odd += ptx.cvt_f32_f16_high(pair)
-    return even, odd
+def summands():
+    """-> the registers of B of ``sums_of``, which are alike: B[i, j] is 1 where i and j are both
+    even or both odd, else 0."""
+    return np.uint32(ONE << (((cuda.threadIdx.x >> 2) & 1) << 4))
+
+
+@cuda.jit(device=True, forceinline=True)
+def sums_of(words, b):
+    """-> what the codes of e4m3 in all words of the lane's quad (lanes 4g to 4g + 3) stand for,
+    added up, in each of the four: those of even k, of odd k. b: ``summands``.
+
+    Widened to halves they are A, each register with an even k in its lower half and the odd one
+    next to it in the upper one. Rows g and g + 8 of A are the quad's, so that columns 2t and 2t + 1
+    of those rows of A B, which lane t of it holds, are its sums of even and of odd k: of half of
+    the registers in row g, of the others in row g + 8.
+
+    It is exact: codes are multiples of 2**-9 up to 448, so that all sums of the 32 of a quad, and
+    of 64 of a group, are multiples of 2**-9 below 2**15, 24 bits; and tensor cores, which cut off
+    what lies more than 24 bits below the largest exponent among the terms, 13 at most, lose nothing
+    of it (``emulator.tensor.tensor_sums``)."""
+    low, high = ptx.cvt_rn_f16x2_e4m3x4(words[0]), ptx.cvt_rn_f16x2_e4m3x4(words[1])
+    zero = np.float32(0)
+    d = ptx.mma_m16n8k16_f32_f16(
+        (low[0], low[1], high[0], high[1]), (b, b), (zero, zero, zero, zero)
+    )
+    low, high = ptx.cvt_rn_f16x2_e4m3x4(words[2]), ptx.cvt_rn_f16x2_e4m3x4(words[3])
+    d = ptx.mma_m16n8k16_f32_f16((low[0], low[1], high[0], high[1]), (b, b), d)
+    return d[0] + d[2], d[1] + d[3]
 
 
 @cuda.jit(device=True, forceinline=True)
 def offset_of(even, odd):
-    """-> that of the lane's group, which eight lanes have, in all of them. even, odd: the lane's
-    sums."""
-    for step in range(3):
-        even += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(even), 4 >> step))
-        odd += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(odd), 4 >> step))
+    """-> that of the lane's group, which two quads have, in all of their lanes. even, odd: the
+    quad's sums."""
+    even += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(even), LANES_OF_QUAD))
+    odd += ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(odd), LANES_OF_QUAD))
     return UNIT_OF_CODES * ptx.fma_rn_f32(ODD, odd, EVEN * even)
 
 
@@ -192,50 +216,50 @@ def halves_of(low, high, brain):
 
 
 @cuda.jit(device=True, forceinline=True)
-def write_offsets(offsets, unit, even, odd, there, brain):
-    """Those of two groups in a word, by one of the 16 lanes that have them. there: whether the lane
-    has numbers."""
-    own = offset_of(even, odd)
+def write_offsets(there, below, own, owns, brain):
+    """Those of two groups in a word, by one of the 16 lanes that have them. there: address of the
+    word, below: how many bytes after it the second part's is; own: the lane's group's; owns:
+    whether it is this lane that writes."""
     other = ptx.f32_of_bits(ptx.shfl_sync_bfly(ptx.bits_of_f32(own), UNITS_OF_GROUP))
-    if there and unit % UNITS_OF_WORD == 0:
-        word, rounded = unit // UNITS_OF_WORD, halves_of(own, other, brain)
+    if owns:
+        rounded = halves_of(own, other, brain)
+        ptx.st_global_b32(there, rounded)
         if brain:
             low, high = pair_of(rounded, brain)
-            offsets[2 * cuda.blockIdx.x, word] = rounded
-            offsets[2 * cuda.blockIdx.x + 1, word] = halves_of(own - low, other - high, brain)
-        else:
-            offsets[cuda.blockIdx.x, word] = rounded
+            ptx.st_global_b32(there + below, halves_of(own - low, other - high, brain))
 
 
 @cuda.jit(device=True, forceinline=True)
 def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
-    """To e4m3, with a scale per row. A warp stays together, because all of it exchanges sums: its
-    lanes beyond the row have sums of 0."""
+    """To e4m3, with a scale per row. A warp stays together, because all of it adds up: its lanes
+    beyond the row, and all of a row that is not finite, have codes of 0."""
     row, thread, step = cuda.blockIdx.x, np.uint32(cuda.threadIdx.x), np.uint32(cuda.blockDim.x)
-    units = np.uint32(codes.shape[1] >> 2)
-    finite, lift, inverse = find_scale(x, scales, units, shared, brain, True)
-    lane = np.uint32(cuda.threadIdx.x & 31)
-    of_warp = thread - lane
+    units, words_of_row = np.uint32(codes.shape[1] >> 2), np.uint32(offsets.shape[1])
+    x_row, codes_row = ptx.cvta_to_global(x, (row, 0)), ptx.cvta_to_global(codes, (row, 0))
+    offsets_row = ptx.cvta_to_global(offsets, (2 * row if brain else row, 0))
+    below = np.uint64(4 * words_of_row)
+    finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
+    lane, b, zero = np.uint32(cuda.threadIdx.x & 31), ptx.opaque_u32(summands()), np.uint32(0)
+    of_warp = np.uint32(thread - lane)
     while of_warp < units:
-        unit, even, odd = of_warp + lane, np.float32(0), np.float32(0)
+        unit, words = np.uint32(of_warp + lane), (zero, zero, zero, zero)
         if unit < units:
-            there = ptx.cvta_to_global(codes, (row, 4 * unit))
             if finite:
-                words = sixteen_codes(x, unit, lift, inverse, brain, True)
-                ptx.st_global_v4_b32(there, words)
-                even, odd = sums_of(words)
-            else:
-                ptx.st_global_v4_b32(there, (0, 0, 0, 0))
-        write_offsets(offsets, unit, even, odd, unit < units, brain)
-        of_warp += step
+                words = sixteen_codes(x_row, unit, lift, inverse, brain, True)
+            ptx.st_global_v4_b32(codes_row + np.uint64(BYTES_OF_CODES * unit), words)
+        even, odd = sums_of(words, b)
+        own, owns = offset_of(even, odd), unit < units and unit % UNITS_OF_WORD == 0
+        # a word of offsets, 4 bytes, of 16 units
+        write_offsets(offsets_row + np.uint64(unit >> 2), below, own, owns, brain)
+        of_warp = np.uint32(of_warp + step)
     word = thread
-    while word < np.uint32(offsets.shape[1]):
+    while word < words_of_row:
         if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
+            there = offsets_row + np.uint64(4 * word)
+            ptx.st_global_b32(there, zero)
             if brain:
-                offsets[2 * row, word], offsets[2 * row + 1, word] = 0, 0
-            else:
-                offsets[row, word] = 0
-        word += step
+                ptx.st_global_b32(there + below, zero)
+        word = np.uint32(word + step)
 
 
 @cuda.jit
