@@ -29,7 +29,7 @@ from numba_marlin.kernels.language.choice import (
     types_of,
     with_stages_that_fit,
 )
-from numba_marlin.kernels.w4a8.few_rows.config import CONFIGS, DecodeBytesConfig
+from numba_marlin.kernels.w4a8.few_rows.config import CONFIGS, DecodeBytesConfig, most_exact_k
 from numba_marlin.problems import ActivationsProblem
 
 MARGIN, MOST_ROWS = 1.1, 64
@@ -57,8 +57,18 @@ def has_registers(arrangement: decode.Arrangement, problem: ActivationsProblem) 
     return arrangement.batch <= MOST_BATCH[problem.activations] and not spills
 
 
+def is_deep(problem: ActivationsProblem) -> bool:
+    """Whether sums of int8 are rounded before they are complete (``DecodeInt8Config.deep``)."""
+    return (
+        problem.activations == "int8"
+        and group_blocks_of(problem) == -1
+        and problem.k > most_exact_k(problem.zeros)
+    )
+
+
 def _arranged(arrangements, problem: ActivationsProblem) -> list[DecodeBytesConfig]:
     found, config_type = [], CONFIGS[problem.activations]
+    depth = {"deep": True} if is_deep(problem) else {}
     for arrangement in arrangements:
         settings = asdict(arrangement)
         ragged = bool(
@@ -72,6 +82,7 @@ def _arranged(arrangements, problem: ActivationsProblem) -> list[DecodeBytesConf
                 **settings,
                 group_blocks=group_blocks_of(problem),
                 ragged=ragged,
+                **depth,
                 **types_of(config_type, problem),
             )
         )
