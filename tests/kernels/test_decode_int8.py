@@ -96,6 +96,22 @@ def test_the_largest_sums_are_exact(run_on):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("zeros", (None, "integer"))
+def test_deeper_sums_are_within_the_bound(zeros, run_on):
+    """Codes and x as large as can be, all of one sign: four times as many as fp32 has exactly."""
+    config = replace(COLUMNS, zeros=zeros, deep=True)
+    k = 4 * config.most_k
+    x, weight, bias = operands(2, 64, k, config)
+    weight = replace(weight, codes=np.full((k, 64), 15, np.uint8))
+    if zeros:
+        weight = replace(weight, zeros=np.zeros_like(weight.zeros))
+    codes = np.full((2, k), 127, np.int8)
+    codes[0] = np.random.default_rng(k).integers(1, 128, k)
+    x = QuantizedActivations.of_codes("int8", codes, np.full(2, 1e-6, np.float32), None, x.dtype)
+    check_product(product(x, weight, config, bias, run_on=run_on, sms=4), x, weight, bias, depth=16)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", (SMALL, COLUMNS))
 def test_the_other_compiler_gives_the_same_bits(config):
     m, n, k = (3, 136, 656) if config.ragged else (3, 128, 640)
@@ -144,6 +160,22 @@ def test_the_order_of_sums_is_that_of_wgmma_int8_where_bits_are():
     assert all(each.order_of_sums == key for each in ARRANGEMENTS.values())
     assert all(each.order_of_sums is None for each in PARTS.values())
     assert replace(SMALL, whole=True).order_of_sums not in (None, key)
+
+
+def test_sums_that_fp32_rounds_claim_no_order():
+    key = WgmmaInt8Config().order_of_sums
+    for zeros in (None, "integer"):
+        most = replace(COLUMNS, zeros=zeros).most_k
+        for k, deep in ((most, False), (most + 16, True)):
+            problem = ActivationsProblem(1, 8192, k, -1, zeros=zeros)
+            best = rank(problem, H200)[0]
+            assert best.kernel == "decode_int8" and best.config.deep == deep
+            found = choose.configurations(problem, H200)
+            assert {each.order_of_sums == key for each in found} == {not deep}
+    alone = replace(ALONE, group_blocks=-1, deep=True)
+    assert alone.order_of_sums not in (None, key)
+    grouped = choose.configurations(ActivationsProblem(1, 8192, 2**15, 128), H200)
+    assert not any(each.deep for each in grouped)
 
 
 PROPOSED = [

@@ -411,8 +411,11 @@ def test_what_it_does_not_take_is_named(kind, change, refused):
 def test_sums_that_do_not_fit_are_refused():
     assert MOST_K * 127 * 128 < 2**31
     with pytest.raises(ValueError, match=f"must be {MOST_K} at most"):
-        rank(ActivationsProblem(16, 64, MOST_K + 16, -1), H200)
-    assert rank(ActivationsProblem(16, 64, MOST_K, -1), H200)
+        rank(ActivationsProblem(65, 64, MOST_K + 16, -1), H200)
+    assert rank(ActivationsProblem(65, 64, MOST_K, -1), H200)
+    # decode_int8 adds up parts in fp32
+    few = rank(ActivationsProblem(16, 64, MOST_K + 16, -1), H200)
+    assert {each.kernel for each in few} == {"decode_int8"}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,11 @@ from numba_marlin.layout.w4a8 import UNIT
 EXACT_IN_FP32 = 2**24  # integers up to here, and multiples of UNIT up to UNIT times as many
 
 
+def most_exact_k(zeros):
+    """Of int8: how deep sums of all k may be for fp32 to have them exactly."""
+    return EXACT_IN_FP32 // (8 if zeros is None else 15) // 127 // 16 * 16
+
+
 @dataclass(frozen=True)
 class DecodeBytesConfig(DecodeConfig):
     """As ``DecodeConfig``, of 4-bit codes with integer zero points or none. Of either type of
@@ -47,6 +52,9 @@ class DecodeInt8Config(DecodeBytesConfig):
 
     activations = "int8"
 
+    #: with one scale per column k may be more than ``most_k``, and sums rounded in fp32
+    deep: bool = False
+
     @property
     def unit(self):
         """Of a weight's byte (``kernels.w4a8.elements``)."""
@@ -61,24 +69,26 @@ class DecodeInt8Config(DecodeBytesConfig):
     def most_k(self):
         """With one scale per column: as deep as every sum of parts is exact in fp32, so that the
         order in which blocks and warps add theirs up does not matter."""
-        return EXACT_IN_FP32 // (8 if self.zeros is None else 15) // 127 // 16 * 16
+        return most_exact_k(self.zeros)
 
     @property
     def order_of_sums(self):
         """That of ``wgmma_int8`` where sums are exact, or where a warp has whole groups in
         ascending order: the same bits then."""
-        ascending = (
+        in_order = (
             self.whole and self.warps_k == 1 and self.stage_rows % self.k16_rows_per_scale_row == 0
+            if self.grouped
+            else not self.deep
         )
-        if not self.grouped or ascending:
+        if in_order:
             return SUMS_ORDER.format(self.activations)
         return super().order_of_sums
 
     def grid(self, m, n, k, sms):
-        if not self.grouped and k > self.most_k:
+        if not self.grouped and not self.deep and k > self.most_k:
             raise ValueError(
-                f"k={k} must be {self.most_k} at most with one scale per column: its sums are"
-                " added up in fp32"
+                f"k={k} must be {self.most_k} at most with one scale per column and deep=False:"
+                " more are rounded when they are added up in fp32"
             )
         return super().grid(m, n, k, sms)
 

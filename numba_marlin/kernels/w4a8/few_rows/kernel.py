@@ -25,11 +25,12 @@ e4m3   decode's (``decode.multiply``), in float16 whatever the type of c: x is w
        products in float16 of a m16n8k32 of e4m3, after a conversion of every register of both
        operands, so that a weight would be made e4m3 (10 instructions for a word) and then float16.
 
-**The bits of int8.** Sums of a group, and with one scale per column all sums (``config.most_k``),
-are exact integers. With one scale per column, results are those of
-``reference.activations.kernel_product`` whoever shares a tile; of groups, where a warp has them
-whole and in order (``order_of_sums``). Otherwise warps and blocks add up parts of k in fp32, in a
-fixed order, within ``reference.activations.error_bound`` for parts of 16.
+**The bits of int8.** Sums of a group, and with one scale per column all sums up to a depth
+(``config.most_k``), are exact integers. Results are those of
+``reference.activations.kernel_product`` with one scale per column up to there, whoever shares a
+tile; of groups, where a warp has them whole and in order (``order_of_sums``). Otherwise (and where
+k is ``deep``) warps and blocks add up parts of k in fp32, in a fixed order, within
+``reference.activations.error_bound`` for parts of 16.
 
 **The bits of e4m3.** Products are exact, and of small integers sums too. Others are within
 ``error_bound``, which is made for sums of e4m3 products, of which tensor cores keep 13 bits; of
