@@ -327,11 +327,14 @@ class HappensBefore(Conflicts):
         four have read their parts of the operands in shared memory, and, of registers, its own."""
         if not count:
             return
-        together = Lanes.of(self.placement, warps, None)
+        read = NOTHING
         for warp in warps:
             held = self.products[warp]
             held.taken += count
-            lanes = Lanes.of(self.placement, [warp], None)
-            self.clocks.acquire(lanes, held.flying[count - 1])
-            self.clocks.learn(together, held.column, held.taken)
-            del held.flying[:count]
+            mine = self.clocks.news_of(held.column, held.taken)
+            read = self.clocks.unions.both(read, mine)
+        for warp in warps:
+            flying = self.products[warp].flying
+            known = self.clocks.unions.both(flying[count - 1], read)
+            self.clocks.acquire(Lanes.of(self.placement, [warp], None), known)
+            del flying[:count]
