@@ -20,6 +20,16 @@ a division for each number took 80. Counting in 64 bits, as Python's ``range`` a
 Numba, took half of all instructions (five divisions of 64 bits before the first load), 26 us where
 it is 15 to 16 now; and blocks whose rows do not fit into L1 together read them again from L2: 139
 us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
+
+The instructions count, because blocks of many rows issue them without a pause. A unit of 16 numbers
+took 51 in the first loop and 89 in the second (float16 to e4m3; numba-cuda, sm_90a), with offsets
+191: 36 us at 4096 x 8192 where it takes 32 without, 128 of 105 at 4096 x 28672, 9.7 of 7.1 at 1024
+x 8192 (H200, 2026-11-29; later forms are not measured). Now they are 42 and 61, with offsets 93
+(bfloat16: 121). Of what is gone with offsets, 32 are conversions to float32, additions and
+shuffles, which tensor cores do (``sums_of``); the rest is of all kernels: addresses that were
+computed anew for each unit, also by the compilers from what was before the loop, counters of 64
+bits, which Numba makes of a sum of two of 32, and masks of halves that a shift and an or put
+together without one.
 """
 
 import numpy as np
@@ -45,9 +55,8 @@ FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: select
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_numbers(x_row, unit):
-    """-> the eight words of the unit-th 16 numbers of a row of x, which is at the address x_row."""
-    there = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+def sixteen_numbers(there):
+    """-> the eight words of 16 numbers at an address."""
     first = ptx.ld_global_v4_b32(there)
     second = ptx.ld_global_v4_b32(there + np.uint64(16))
     return (
@@ -115,9 +124,9 @@ def codes_of(first, second, lift, inverse, brain, fp8):
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_codes(x_row, unit, lift, inverse, brain, fp8):
-    """-> the four words of codes of the unit-th 16 numbers of the row of x."""
-    w = sixteen_numbers(x_row, unit)
+def sixteen_codes(numbers, lift, inverse, brain, fp8):
+    """-> the four words of codes of the 16 numbers at an address."""
+    w = sixteen_numbers(numbers)
     return (
         codes_of(w[0], w[4], lift, inverse, brain, fp8),
         codes_of(w[1], w[5], lift, inverse, brain, fp8),
@@ -128,16 +137,16 @@ def sixteen_codes(x_row, unit, lift, inverse, brain, fp8):
 
 @cuda.jit(device=True, forceinline=True)
 def find_scale(x_row, scales, units, shared, brain, fp8):
-    """Write the scale of the block's numbers, of which there are 16 ``units`` -> (whether they are
-    finite, what to multiply them by: a power of two, and then the inverse). shared: of
-    ``largest_of_block`` (declared in the kernels: in a device function numba-cuda-mlir 0.6 loses
-    it); brain: x is bfloat16; fp8: codes are e4m3."""
+    """Write the scale of the block's numbers, of which there are 16 ``units``, of the row of x at
+    the address x_row -> (whether they are finite, what to multiply them by: a power of two, and
+    then the inverse). shared: of ``largest_of_block`` (declared in the kernels: in a device
+    function numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
     largest, unit = np.int32(0), np.uint32(first + thread)
     while unit < end:
-        largest = larger_of(largest, sixteen_numbers(x_row, unit))
+        largest = larger_of(largest, sixteen_numbers(x_row + np.uint64(BYTES_OF_NUMBERS * unit)))
         unit = np.uint32(unit + step)
     size = largest_of_block(largest, shared) >> 16
     finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
@@ -163,7 +172,8 @@ def quantize(x, codes, scales, shared, brain, fp8):
     while unit < end:
         there = codes_row + np.uint64(BYTES_OF_CODES * unit)
         if finite:
-            ptx.st_global_v4_b32(there, sixteen_codes(x_row, unit, lift, inverse, brain, fp8))
+            numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+            ptx.st_global_v4_b32(there, sixteen_codes(numbers, lift, inverse, brain, fp8))
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
         unit = np.uint32(unit + step)
@@ -240,18 +250,25 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     below = np.uint64(4 * words_of_row)
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
     lane, b, zero = np.uint32(cuda.threadIdx.x & 31), ptx.opaque_u32(summands()), np.uint32(0)
-    of_warp = np.uint32(thread - lane)
+    of_warp, unit = np.uint32(thread - lane), thread
+    # addresses are carried along: the compilers would compute the row's anew in each turn, to have
+    # fewer registers
+    numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+    there = codes_row + np.uint64(BYTES_OF_CODES * unit)
+    word_there = offsets_row + np.uint64(unit >> 2)
     while of_warp < units:
-        unit, words = np.uint32(of_warp + lane), (zero, zero, zero, zero)
+        words = (zero, zero, zero, zero)
         if unit < units:
             if finite:
-                words = sixteen_codes(x_row, unit, lift, inverse, brain, True)
-            ptx.st_global_v4_b32(codes_row + np.uint64(BYTES_OF_CODES * unit), words)
+                words = sixteen_codes(numbers, lift, inverse, brain, True)
+            ptx.st_global_v4_b32(there, words)
         even, odd = sums_of(words, b)
         own, owns = offset_of(even, odd), unit < units and unit % UNITS_OF_WORD == 0
-        # a word of offsets, 4 bytes, of 16 units
-        write_offsets(offsets_row + np.uint64(unit >> 2), below, own, owns, brain)
-        of_warp = np.uint32(of_warp + step)
+        write_offsets(word_there, below, own, owns, brain)
+        of_warp, unit = np.uint32(of_warp + step), np.uint32(unit + step)
+        numbers += np.uint64(BYTES_OF_NUMBERS * step)
+        there += np.uint64(BYTES_OF_CODES * step)
+        word_there += np.uint64(step >> 2)
     word = thread
     while word < words_of_row:
         if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
