@@ -38,7 +38,6 @@ from numba import cuda
 from numba_marlin import ptx
 
 MOST_WARPS = 32
-SIZE = 0x7FFFFFFF  # all bits of a word but the sign of its upper half
 INFINITY_FLOAT16, INFINITY_BFLOAT16 = 0x7C00, 0x7F80
 NAN_BITS = 0x7FC00000
 LARGEST_INT8, LARGEST_FP8 = np.float32(127), np.float32(448)
@@ -73,9 +72,10 @@ def sixteen_numbers(there):
 
 @cuda.jit(device=True, forceinline=True)
 def larger_of(largest, words):
-    """-> the largest magnitude, in the upper half; what the lower half holds decides nothing."""
+    """-> the largest magnitude, in the upper 15 bits: shifts take off the signs. What is below
+    decides nothing."""
     for i in range(8):
-        low, high = np.int32((words[i] << 16) & SIZE), np.int32(words[i] & SIZE)
+        low, high = np.uint32(words[i] << 17), np.uint32(words[i] << 1)
         largest = max(largest, max(low, high))
     return largest
 
@@ -144,11 +144,11 @@ def find_scale(x_row, scales, units, shared, brain, fp8):
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
-    largest, unit = np.int32(0), np.uint32(first + thread)
+    largest, unit = np.uint32(0), np.uint32(first + thread)
     while unit < end:
         largest = larger_of(largest, sixteen_numbers(x_row + np.uint64(BYTES_OF_NUMBERS * unit)))
         unit = np.uint32(unit + step)
-    size = largest_of_block(largest, shared) >> 16
+    size = largest_of_block(np.int32(largest >> 1), shared) >> 16
     finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
     amax, _ = pair_of(size, brain)
     bound = LARGEST_FP8 if fp8 else LARGEST_INT8
