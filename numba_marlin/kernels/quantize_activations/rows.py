@@ -81,16 +81,26 @@ def larger_of(largest, words):
 
 
 @cuda.jit(device=True, forceinline=True)
-def largest_of_block(largest, shared):
-    """-> the largest integer of all threads, in all of them. shared: a word for each warp."""
+def largest_of_warp(largest):
     for step in range(5):
         largest = max(largest, np.int32(ptx.shfl_sync_bfly(largest, 16 >> step)))
-    if cuda.threadIdx.x % 32 == 0:
-        shared[cuda.threadIdx.x // 32] = largest
-    cuda.syncthreads()
-    for warp in range(cuda.blockDim.x // 32):
-        largest = max(largest, shared[warp])
     return largest
+
+
+@cuda.jit(device=True, forceinline=True)
+def largest_of_block(largest, shared):
+    """-> the largest integer of all threads, none of them negative, in all of them. shared: a word
+    for each warp, one of each lane that follows: a loop over warps takes each warp longer the more
+    there are, 500 instructions of 32."""
+    thread, largest = np.uint32(cuda.threadIdx.x), largest_of_warp(largest)
+    lane = np.uint32(thread & np.uint32(31))
+    if lane == 0:
+        shared[thread >> np.uint32(5)] = largest
+    cuda.syncthreads()
+    largest = np.int32(0)
+    if lane < np.uint32(cuda.blockDim.x) >> np.uint32(5):
+        largest = shared[lane]
+    return largest_of_warp(largest)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -153,7 +163,7 @@ def find_scale(x_row, scales, units, shared, brain, fp8):
     amax, _ = pair_of(size, brain)
     bound = LARGEST_FP8 if fp8 else LARGEST_INT8
     if thread == 0:
-        scales[row, group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
+        scales[np.uint32(row), group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
     lift = LIFT if amax < SMALL else np.float32(1)  # else L / amax might be infinite
     return finite, lift, ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
 
@@ -249,7 +259,7 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     offsets_row = ptx.cvta_to_global(offsets, (2 * row if brain else row, 0))
     below = np.uint64(4 * words_of_row)
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
-    lane, b, zero = np.uint32(cuda.threadIdx.x & 31), ptx.opaque_u32(summands()), np.uint32(0)
+    lane, b, zero = np.uint32(thread & np.uint32(31)), ptx.opaque_u32(summands()), np.uint32(0)
     of_warp, unit = np.uint32(thread - lane), thread
     # addresses are carried along: the compilers would compute the row's anew in each turn, to have
     # fewer registers
