@@ -21,15 +21,16 @@ Numba, took half of all instructions (five divisions of 64 bits before the first
 it is 15 to 16 now; and blocks whose rows do not fit into L1 together read them again from L2: 139
 us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
 
-The instructions count, because blocks of many rows issue them without a pause. A unit of 16 numbers
-took 51 in the first loop and 89 in the second (float16 to e4m3; numba-cuda, sm_90a), with offsets
-191: 36 us at 4096 x 8192 where it takes 32 without, 128 of 105 at 4096 x 28672, 9.7 of 7.1 at 1024
-x 8192 (H200, 2026-11-29; later forms are not measured). Now they are 42 and 61, with offsets 93
-(bfloat16: 121). Of what is gone with offsets, 32 are conversions to float32, additions and
-shuffles, which tensor cores do (``sums_of``); the rest is of all kernels: addresses that were
-computed anew for each unit, also by the compilers from what was before the loop, counters of 64
-bits, which Numba makes of a sum of two of 32, and masks of halves that a shift and an or put
-together without one.
+All of that was measured before the instructions were counted, which many rows are bound by. Of 16
+numbers, float16 to e4m3, they were 51 in the first loop and 89 in the second, 191 with offsets (36
+us at 4096 x 8192, where it took 32 without; 128 of 105 at 4096 x 28672; 9.7 of 7.1 at 1024 x 8192).
+They are 30 and 52, with offsets 93 (bfloat16: 123; numba-cuda for sm_90a), and not measured yet.
+With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions and four
+of seven shuffles (``sums_of``). The rest was in all kernels: addresses that were computed anew in
+each turn, which the compilers prefer to registers; counters of 64 bits, which Numba makes of the
+sum of two of 32; masks of halves, which it takes to put two together but by a shift and an or; and
+what lies between the loops, where blocks of many warps went through the warps' results in a loop of
+63 instructions for four (``largest_of_block``).
 """
 
 import numpy as np
@@ -71,12 +72,18 @@ def sixteen_numbers(there):
 
 
 @cuda.jit(device=True, forceinline=True)
+def larger(a, b):
+    """-> of two unsigned ones; numba-cuda-mlir 0.6 has signed numbers in ``max`` even then."""
+    return a if a > b else b
+
+
+@cuda.jit(device=True, forceinline=True)
 def larger_of(largest, words):
     """-> the largest magnitude, in the upper 15 bits: shifts take off the signs. What is below
     decides nothing."""
     for i in range(8):
         low, high = np.uint32(words[i] << 17), np.uint32(words[i] << 1)
-        largest = max(largest, max(low, high))
+        largest = larger(largest, larger(low, high))
     return largest
 
 
@@ -90,8 +97,8 @@ def largest_of_warp(largest):
 @cuda.jit(device=True, forceinline=True)
 def largest_of_block(largest, shared):
     """-> the largest integer of all threads, none of them negative, in all of them. shared: a word
-    for each warp, one of each lane that follows: a loop over warps takes each warp longer the more
-    there are, 500 instructions of 32."""
+    for each warp, of which each lane takes one: a loop takes every warp 500 instructions if there
+    are 32."""
     thread, largest = np.uint32(cuda.threadIdx.x), largest_of_warp(largest)
     lane = np.uint32(thread & np.uint32(31))
     if lane == 0:
@@ -179,14 +186,18 @@ def quantize(x, codes, scales, shared, brain, fp8):
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
     unit = np.uint32(first + thread)
+    # addresses are carried along: the compilers would compute the row's anew in each turn, to have
+    # fewer registers
+    numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+    there = codes_row + np.uint64(BYTES_OF_CODES * unit)
     while unit < end:
-        there = codes_row + np.uint64(BYTES_OF_CODES * unit)
         if finite:
-            numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
             ptx.st_global_v4_b32(there, sixteen_codes(numbers, lift, inverse, brain, fp8))
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
         unit = np.uint32(unit + step)
+        numbers += np.uint64(BYTES_OF_NUMBERS * step)
+        there += np.uint64(BYTES_OF_CODES * step)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -261,8 +272,7 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
     lane, b, zero = np.uint32(thread & np.uint32(31)), ptx.opaque_u32(summands()), np.uint32(0)
     of_warp, unit = np.uint32(thread - lane), thread
-    # addresses are carried along: the compilers would compute the row's anew in each turn, to have
-    # fewer registers
+    # as in ``quantize``
     numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
     there = codes_row + np.uint64(BYTES_OF_CODES * unit)
     word_there = offsets_row + np.uint64(unit >> 2)
