@@ -31,9 +31,9 @@ each turn, which the compilers prefer to registers; counters of 64 bits, which N
 sum of two of 32; masks of halves, which it takes to put two together but by a shift and an or; and
 what lies between the loops, where blocks of many warps went through the warps' results in a loop of
 63 instructions for four (``largest_of_block``). A block of 32 warps, as few rows have, so issued
-4,000 on each of a multiprocessor's four schedulers, 2 us of the 7.5 that 16 rows of k = 28672 took
-(a launch is 2). What is left there is that a thread's second 16 numbers are loaded when the first
-are compared, and all of them twice.
+4,000 on each of a multiprocessor's four schedulers: at one a cycle, 2 us of the 7.5 that 16 rows
+of k = 28672 took (a launch is about 2). What is left there is that a thread's second 16 numbers are
+loaded when the first are compared, and all of them twice.
 """
 
 import numpy as np
