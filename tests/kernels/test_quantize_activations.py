@@ -149,6 +149,20 @@ def test_the_terms_of_an_offset_are_added_before_they_are_rounded(dtype, more, p
     assert np.array_equal(offsets[:, 0].view(float_type(dtype)).astype(float), parts)
 
 
+def test_no_bit_of_a_large_sum_is_lost(run_on):
+    """The smallest code among the largest, whose sums are taken off by those of the next 64
+    numbers: what is left is the smallest one, at every place in turn."""
+    x = np.full((64, 128), 448, np.float16)
+    x[:, 64:] = -448
+    for i in range(64):
+        x[i, i], x[i, 64 + i] = 2.0**-9, 0
+    check(x, "fp8", None, run_on)
+    _, scales, offsets = run(x, "fp8", None, run_on)
+    assert (scales == 1).all()
+    found = offsets[:, 0].view(np.float16)
+    assert np.array_equal(found, np.tile([-8 * 2.0**-18, 7 * 2.0**-18], 32))
+
+
 def test_zeros_of_both_signs_have_offsets_of_zero(run_on):
     x = np.zeros((3, 256), np.float16)
     x[0, 1::2], x[1, ::2], x[2] = -0.0, -0.0, -0.0
@@ -160,6 +174,17 @@ def test_zeros_of_both_signs_have_offsets_of_zero(run_on):
 @pytest.mark.parametrize("kind", ("int8", "fp8"))
 def test_the_other_compiler_gives_the_same_bytes(kind):
     check(rows(3, 2, 96, "float16"), kind, None, compiler=COMPILERS[1])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("k", (16, 144, 8208))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_the_other_compiler_gives_the_same_offsets(dtype, k):
+    x = rows(6, 4, k, dtype)
+    x[2, 5] = np.nan
+    wanted, found = (run(x, "fp8", None, "machine", each) for each in COMPILERS)
+    assert all(each.tobytes() == other.tobytes() for each, other in zip(wanted, found))
+    check(x[[0, 1, 3]], "fp8", None, compiler=COMPILERS[1])
 
 
 def test_it_is_no_rung_of_a_ladder():

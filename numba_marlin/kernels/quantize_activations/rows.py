@@ -20,6 +20,20 @@ a division for each number took 80. Counting in 64 bits, as Python's ``range`` a
 Numba, took half of all instructions (five divisions of 64 bits before the first load), 26 us where
 it is 15 to 16 now; and blocks whose rows do not fit into L1 together read them again from L2: 139
 us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
+
+All of that was measured before the instructions were counted, which many rows are bound by. Of 16
+numbers, float16 to e4m3, they were 51 in the first loop and 89 in the second, 191 with offsets (36
+us at 4096 x 8192, where it took 32 without; 128 of 105 at 4096 x 28672; 9.7 of 7.1 at 1024 x 8192).
+They are 30 and 52, with offsets 93 (bfloat16: 123; numba-cuda for sm_90a), and not measured yet.
+With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions and four
+of seven shuffles (``sums_of``). The rest was in all kernels: addresses that were computed anew in
+each turn, which the compilers prefer to registers; counters of 64 bits, which Numba makes of the
+sum of two of 32; masks of halves, which it takes to put two together but by a shift and an or; and
+what lies between the loops, where blocks of many warps went through the warps' results in a loop of
+63 instructions for four (``largest_of_block``). A block of 32 warps, as few rows have, so issued
+4,000 on each of a multiprocessor's four schedulers: at one a cycle, 2 us of the 7.5 that 16 rows
+of k = 28672 took (a launch is about 2). What is left there is that a thread's second 16 numbers are
+loaded when the first are compared, and all of them twice.
 """
 
 import numpy as np
@@ -28,7 +42,6 @@ from numba import cuda
 from numba_marlin import ptx
 
 MOST_WARPS = 32
-SIZE = 0x7FFFFFFF  # all bits of a word but the sign of its upper half
 INFINITY_FLOAT16, INFINITY_BFLOAT16 = 0x7C00, 0x7F80
 NAN_BITS = 0x7FC00000
 LARGEST_INT8, LARGEST_FP8 = np.float32(127), np.float32(448)
@@ -45,9 +58,8 @@ FIRST_BYTES, LOWER_HALVES = 0x0040, 0x5410  # of two words, side by side: select
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_numbers(x_row, unit):
-    """-> the eight words of the unit-th 16 numbers of a row of x, which is at the address x_row."""
-    there = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+def sixteen_numbers(there):
+    """-> the eight words of 16 numbers at an address."""
     first = ptx.ld_global_v4_b32(there)
     second = ptx.ld_global_v4_b32(there + np.uint64(16))
     return (
@@ -63,25 +75,42 @@ def sixteen_numbers(x_row, unit):
 
 
 @cuda.jit(device=True, forceinline=True)
+def larger(a, b):
+    """-> of two unsigned ones; numba-cuda-mlir 0.6 has signed numbers in ``max`` even then."""
+    return a if a > b else b
+
+
+@cuda.jit(device=True, forceinline=True)
 def larger_of(largest, words):
-    """-> the largest magnitude, in the upper half; what the lower half holds decides nothing."""
+    """-> the largest magnitude, in the upper 15 bits: shifts take off the signs. What is below
+    decides nothing."""
     for i in range(8):
-        low, high = np.int32((words[i] << 16) & SIZE), np.int32(words[i] & SIZE)
-        largest = max(largest, max(low, high))
+        low, high = np.uint32(words[i] << 17), np.uint32(words[i] << 1)
+        largest = larger(largest, larger(low, high))
+    return largest
+
+
+@cuda.jit(device=True, forceinline=True)
+def largest_of_warp(largest):
+    for step in range(5):
+        largest = max(largest, np.int32(ptx.shfl_sync_bfly(largest, 16 >> step)))
     return largest
 
 
 @cuda.jit(device=True, forceinline=True)
 def largest_of_block(largest, shared):
-    """-> the largest integer of all threads, in all of them. shared: a word for each warp."""
-    for step in range(5):
-        largest = max(largest, np.int32(ptx.shfl_sync_bfly(largest, 16 >> step)))
-    if cuda.threadIdx.x % 32 == 0:
-        shared[cuda.threadIdx.x // 32] = largest
+    """-> the largest integer of all threads, none of them negative, in all of them. shared: a word
+    for each warp, of which each lane takes one: a loop takes every warp 500 instructions if there
+    are 32."""
+    thread, largest = np.uint32(cuda.threadIdx.x), largest_of_warp(largest)
+    lane = np.uint32(thread & np.uint32(31))
+    if lane == 0:
+        shared[thread >> np.uint32(5)] = largest
     cuda.syncthreads()
-    for warp in range(cuda.blockDim.x // 32):
-        largest = max(largest, shared[warp])
-    return largest
+    largest = np.int32(0)
+    if lane < np.uint32(cuda.blockDim.x) >> np.uint32(5):
+        largest = shared[lane]
+    return largest_of_warp(largest)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -115,9 +144,9 @@ def codes_of(first, second, lift, inverse, brain, fp8):
 
 
 @cuda.jit(device=True, forceinline=True)
-def sixteen_codes(x_row, unit, lift, inverse, brain, fp8):
-    """-> the four words of codes of the unit-th 16 numbers of the row of x."""
-    w = sixteen_numbers(x_row, unit)
+def sixteen_codes(numbers, lift, inverse, brain, fp8):
+    """-> the four words of codes of the 16 numbers at an address."""
+    w = sixteen_numbers(numbers)
     return (
         codes_of(w[0], w[4], lift, inverse, brain, fp8),
         codes_of(w[1], w[5], lift, inverse, brain, fp8),
@@ -128,23 +157,23 @@ def sixteen_codes(x_row, unit, lift, inverse, brain, fp8):
 
 @cuda.jit(device=True, forceinline=True)
 def find_scale(x_row, scales, units, shared, brain, fp8):
-    """Write the scale of the block's numbers, of which there are 16 ``units`` -> (whether they are
-    finite, what to multiply them by: a power of two, and then the inverse). shared: of
-    ``largest_of_block`` (declared in the kernels: in a device function numba-cuda-mlir 0.6 loses
-    it); brain: x is bfloat16; fp8: codes are e4m3."""
+    """Write the scale of the block's numbers, of which there are 16 ``units``, of the row of x at
+    the address x_row -> (whether they are finite, what to multiply them by: a power of two, and
+    then the inverse). shared: of ``largest_of_block`` (declared in the kernels: in a device
+    function numba-cuda-mlir 0.6 loses it); brain: x is bfloat16; fp8: codes are e4m3."""
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
-    largest, unit = np.int32(0), np.uint32(first + thread)
+    largest, unit = np.uint32(0), np.uint32(first + thread)
     while unit < end:
-        largest = larger_of(largest, sixteen_numbers(x_row, unit))
+        largest = larger_of(largest, sixteen_numbers(x_row + np.uint64(BYTES_OF_NUMBERS * unit)))
         unit = np.uint32(unit + step)
-    size = largest_of_block(largest, shared) >> 16
+    size = largest_of_block(np.int32(largest >> 1), shared) >> 16
     finite = size < (INFINITY_BFLOAT16 if brain else INFINITY_FLOAT16)
     amax, _ = pair_of(size, brain)
     bound = LARGEST_FP8 if fp8 else LARGEST_INT8
     if thread == 0:
-        scales[row, group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
+        scales[np.uint32(row), group] = amax / bound if finite else ptx.f32_of_bits(NAN_BITS)
     lift = LIFT if amax < SMALL else np.float32(1)  # else L / amax might be infinite
     return finite, lift, ptx.min_f32(bound / (amax * lift), LARGEST_FLOAT)
 
@@ -160,13 +189,18 @@ def quantize(x, codes, scales, shared, brain, fp8):
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
     unit = np.uint32(first + thread)
+    # addresses are carried along: the compilers would compute the row's anew in each turn, to have
+    # fewer registers
+    numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+    there = codes_row + np.uint64(BYTES_OF_CODES * unit)
     while unit < end:
-        there = codes_row + np.uint64(BYTES_OF_CODES * unit)
         if finite:
-            ptx.st_global_v4_b32(there, sixteen_codes(x_row, unit, lift, inverse, brain, fp8))
+            ptx.st_global_v4_b32(there, sixteen_codes(numbers, lift, inverse, brain, fp8))
         else:
             ptx.st_global_v4_b32(there, (0, 0, 0, 0))
         unit = np.uint32(unit + step)
+        numbers += np.uint64(BYTES_OF_NUMBERS * step)
+        there += np.uint64(BYTES_OF_CODES * step)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -239,19 +273,25 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     offsets_row = ptx.cvta_to_global(offsets, (2 * row if brain else row, 0))
     below = np.uint64(4 * words_of_row)
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
-    lane, b, zero = np.uint32(cuda.threadIdx.x & 31), ptx.opaque_u32(summands()), np.uint32(0)
-    of_warp = np.uint32(thread - lane)
+    lane, b, zero = np.uint32(thread & np.uint32(31)), ptx.opaque_u32(summands()), np.uint32(0)
+    of_warp, unit = np.uint32(thread - lane), thread
+    # as in ``quantize``
+    numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)
+    there = codes_row + np.uint64(BYTES_OF_CODES * unit)
+    word_there = offsets_row + np.uint64(unit >> 2)
     while of_warp < units:
-        unit, words = np.uint32(of_warp + lane), (zero, zero, zero, zero)
+        words = (zero, zero, zero, zero)
         if unit < units:
             if finite:
-                words = sixteen_codes(x_row, unit, lift, inverse, brain, True)
-            ptx.st_global_v4_b32(codes_row + np.uint64(BYTES_OF_CODES * unit), words)
+                words = sixteen_codes(numbers, lift, inverse, brain, True)
+            ptx.st_global_v4_b32(there, words)
         even, odd = sums_of(words, b)
         own, owns = offset_of(even, odd), unit < units and unit % UNITS_OF_WORD == 0
-        # a word of offsets, 4 bytes, of 16 units
-        write_offsets(offsets_row + np.uint64(unit >> 2), below, own, owns, brain)
-        of_warp = np.uint32(of_warp + step)
+        write_offsets(word_there, below, own, owns, brain)
+        of_warp, unit = np.uint32(of_warp + step), np.uint32(unit + step)
+        numbers += np.uint64(BYTES_OF_NUMBERS * step)
+        there += np.uint64(BYTES_OF_CODES * step)
+        word_there += np.uint64(step >> 2)
     word = thread
     while word < words_of_row:
         if UNITS_OF_WORD * word >= units:  # of no group: the memory is new
