@@ -156,15 +156,16 @@ def test_only_whole_tiles_have_an_order_of_sums():
 
 
 def test_arrangements_are_those_of_decode_that_do_not_spill():
-    grouped, columns = (
-        choose.configurations(ActivationsProblem(16, 8192, 8192, size, activations="fp8"), H200)
-        for size in (128, -1)
-    )
-    assert len(columns) == len(decode.FITTED) == len(grouped) + 1
-    left_out = {(each.batch, each.warps_k) for each in columns} - {
-        (each.batch, each.warps_k) for each in grouped
-    }
-    assert left_out == {(32, 1)}
+    every = {(each.batch, each.warps_n, each.warps_k) for each in decode.FITTED}
+    for group_size, zeros, spill in (
+        (-1, None, set()),
+        (-1, "integer", set()),
+        (128, None, {(32, 8, 1)}),
+        (64, "integer", {(32, 8, 1), (16, 8, 1)}),
+    ):
+        problem = ActivationsProblem(16, 8192, 8192, group_size, zeros=zeros, activations="fp8")
+        found = choose.configurations(problem, H200)
+        assert {(each.batch, each.warps_n, each.warps_k) for each in found} == every - spill
     assert choose.configurations(ActivationsProblem(65, 8192, 8192, activations="fp8"), H200) == []
 
 

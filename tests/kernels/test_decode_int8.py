@@ -215,9 +215,7 @@ def test_what_cannot_be_is_refused(wrong, match):
 
 
 def test_arrangements_are_those_of_decode():
-    assert len(PROPOSED) == 3 * sum(
-        each.batch <= choose.MOST_BATCH["int8"] for each in decode.FITTED
-    )
+    assert len(PROPOSED) == 3 * sum(each.batch <= 16 for each in decode.FITTED)
     assert choose.configurations(ActivationsProblem(65, 8192, 8192), H200) == []
 
 

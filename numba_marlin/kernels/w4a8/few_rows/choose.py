@@ -10,11 +10,11 @@ instructions as decode's. Counted in the SASS, a warp's part of a stage in group
     16, 4, 2, 256                      440      338           472
     32, 2, 4, 128                      218      291           232
 
-With 32 rows ``decode_int8`` promotes twice as many sums, and it spills 8 bytes where warps_k = 1:
-neither is proposed (MOST_BATCH). ``decode_fp8`` has decode's loop, and a conversion more for each
-register of x: 2 for each k16 row and 8 rows of x. With 32 rows, groups and warps_k = 1 it spills 4
-to 32 bytes, so that is not proposed (``has_registers``); nothing else spills. Problems have
-MOST_ROWS rows at most."""
+With 32 rows ``decode_int8`` promotes twice as many sums, and it spills 8 bytes where warps_k = 1.
+``decode_fp8`` has decode's loop, and a conversion more for each register of x: 2 for each k16 row
+and 8 rows of x. With groups and warps_k = 1 it spills 4 to 32 bytes of 32 rows, and 12 of 16 rows
+with zero points and groups of 64. None of these is proposed (``has_registers``), and nothing that
+is spills, in any type. Problems have MOST_ROWS rows at most."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from numba_marlin.kernels.w4a8.few_rows.config import CONFIGS, DecodeBytesConfig
 from numba_marlin.problems import ActivationsProblem
 
 MARGIN, MOST_ROWS = 1.1, 64
-MOST_BATCH = {"int8": 16, "fp8": 32}
 SEEN = {"int8": "it was within 18% of that", "fp8": "nobody timed it"}
 
 
@@ -53,9 +52,11 @@ def invariant_configurations(
 
 def has_registers(arrangement: decode.Arrangement, problem: ActivationsProblem) -> bool:
     """Whether nothing is known to spill; of int8, nor more sums than decode's to be promoted."""
-    alone = arrangement.batch > 16 and arrangement.warps_k == 1  # a warp has all of a stage's k
-    spills = alone and group_blocks_of(problem) != -1
-    return arrangement.batch <= MOST_BATCH[problem.activations] and not spills
+    if problem.activations == "int8":
+        return arrangement.batch <= 16
+    promotes = group_blocks_of(problem) != -1
+    many = arrangement.batch > (16 if problem.zeros is None else 8)
+    return not (promotes and many and arrangement.warps_k == 1)
 
 
 def is_deep(problem: ActivationsProblem) -> bool:
