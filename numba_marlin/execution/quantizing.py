@@ -9,6 +9,7 @@ The bytes are those of ``quantizers.activations``; nothing is waited for.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from numba_marlin.formats.activations import (
 )
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.quantize_activations import RowTypes, definition_of
+from numba_marlin.kernels.quantize_activations.definitions import EARLY
 from numba_marlin.kernels.quantize_activations.definitions import KINDS as LEAST_TARGETS
 
 
@@ -42,7 +44,8 @@ def binding(
 ) -> Binding:
     """The launch for x [m, k], of as many threads as its rows want. x: the array that it reads, for
     the PTX machine."""
-    config = config.for_rows(m, k)
+    early = target_named(target).supports(EARLY)
+    config = replace(config.for_rows(m, k), early=early)
     definition = definition_of(config)
     buffers = {
         name: Buffer(

@@ -19,6 +19,7 @@ MOST_THREADS, LEAST_THREADS = 1024, 128
 UNITS_OF_A_THREAD = 4  # at most, where threads allow it
 FEW_BLOCKS = 264  # two an SM of an H200: with no more, what a block takes is what all take
 KINDS = {"int8": "sm_80", "fp8": "sm_89"}  # of codes, and the least target
+EARLY = "sm_90"  # the least target with programmatic dependent launch
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class RowTypes:
     group_size: int | None = None
     #: Of a block, which has a row or a group of it.
     threads: int = 256
+    #: The product behind it may start, and load weights, before this has ended: from sm_90 on.
+    early: bool = False
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -71,8 +74,10 @@ def _make(lang, config):
     # imports Numba
     from numba_marlin.kernels.quantize_activations import rows
 
-    more = "_with_offsets" if config.offsets else ""
-    return body_of(getattr(rows, f"{config.dtype}_to_{config.kind}{more}"), lang)
+    brain = config.dtype == "bfloat16"
+    if config.offsets:
+        return body_of(rows.kernel_with_offsets(brain, config.early), lang)
+    return body_of(rows.kernel_of(brain, config.kind == "fp8", config.early), lang)
 
 
 def shapes(config: RowTypes, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:

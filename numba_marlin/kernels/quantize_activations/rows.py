@@ -302,33 +302,27 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
         word = np.uint32(word + step)
 
 
-@cuda.jit
-def float16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), False, False)
+def kernel_of(brain, fp8, early):
+    """brain: of bfloat16; fp8: to e4m3; early: what comes behind may start before this has ended,
+    so that it has begun to load weights."""
+
+    @cuda.jit
+    def rows(x, codes, scales):
+        if early:
+            ptx.griddepcontrol_launch_dependents()
+        quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), brain, fp8)
+
+    return rows
 
 
-@cuda.jit
-def float16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), False, True)
+def kernel_with_offsets(brain, early):
+    """As ``kernel_of``, to e4m3."""
 
+    @cuda.jit
+    def rows_with_offsets(x, codes, scales, offsets):
+        if early:
+            ptx.griddepcontrol_launch_dependents()
+        shared = cuda.shared.array(MOST_WARPS, np.int32)
+        quantize_with_offsets(x, codes, scales, offsets, shared, brain)
 
-@cuda.jit
-def bfloat16_to_int8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), True, False)
-
-
-@cuda.jit
-def bfloat16_to_fp8(x, codes, scales):
-    quantize(x, codes, scales, cuda.shared.array(MOST_WARPS, np.int32), True, True)
-
-
-@cuda.jit
-def float16_to_fp8_with_offsets(x, codes, scales, offsets):
-    shared = cuda.shared.array(MOST_WARPS, np.int32)
-    quantize_with_offsets(x, codes, scales, offsets, shared, False)
-
-
-@cuda.jit
-def bfloat16_to_fp8_with_offsets(x, codes, scales, offsets):
-    shared = cuda.shared.array(MOST_WARPS, np.int32)
-    quantize_with_offsets(x, codes, scales, offsets, shared, True)
+    return rows_with_offsets
