@@ -14,26 +14,28 @@ so that nothing is shuffled. Magnitudes are compared as integers, the bits of a 
 sign, in the upper half of a word: infinity and NaN are then the largest, and give the scale NaN and
 codes of 0 (``quantizers.activations`` has the rules).
 
-m k numbers take 3 m k bytes of memory: 23 us at m = 4096, k = 8192 on an H200, where this takes 32
-(4096 x 4096: 15 of 12; 4096 x 28672: 110 of 82; int8, 2026-11-29). A form with loads of 4 bytes and
+m k numbers take 3 m k bytes of memory: 23 us at m = 4096, k = 8192 on an H200, where this takes 31,
+and 33 with offsets (4096 x 4096: 14 and 15 of 12; 4096 x 28672: 93 and 95 of 82; 2026-11-29). A form with loads of 4 bytes and
 a division for each number took 80. Counting in 64 bits, as Python's ``range`` and ``//`` do in
 Numba, took half of all instructions (five divisions of 64 bits before the first load), 26 us where
-it is 15 to 16 now; and blocks whose rows do not fit into L1 together read them again from L2: 139
+it then was 15 to 16; and blocks whose rows do not fit into L1 together read them again from L2: 139
 us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
 
-All of that was measured before the instructions were counted, which many rows are bound by. Of 16
-numbers, float16 to e4m3, they were 51 in the first loop and 89 in the second, 191 with offsets (36
-us at 4096 x 8192, where it took 32 without; 128 of 105 at 4096 x 28672; 9.7 of 7.1 at 1024 x 8192).
-They are 30 and 52, with offsets 93 (bfloat16: 123; numba-cuda for sm_90a), and not measured yet.
-With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions and four
+Many rows are bound by instructions. Of 16 numbers, float16 to e4m3, they were 51 in the first loop
+and 89 in the second, 191 with offsets (36 us at 4096 x 8192, 128 at 4096 x 28672, 9.7 at 1024 x
+8192, which takes 7.1 now). They are 30 and 52, with offsets 93 (bfloat16: 123; numba-cuda for
+sm_90a). With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions and four
 of seven shuffles (``sums_of``). The rest was in all kernels: addresses that were computed anew in
 each turn, which the compilers prefer to registers; counters of 64 bits, which Numba makes of the
 sum of two of 32; masks of halves, which it takes to put two together but by a shift and an or; and
 what lies between the loops, where blocks of many warps went through the warps' results in a loop of
 63 instructions for four (``largest_of_block``). A block of 32 warps, as few rows have, so issued
-4,000 on each of a multiprocessor's four schedulers: at one a cycle, 2 us of the 7.5 that 16 rows
-of k = 28672 took (a launch is about 2). What is left there is that a thread's second 16 numbers are
-loaded when the first are compared, and all of them twice.
+4,000 on each of a multiprocessor's four schedulers, and 16 rows of k = 28672 took 7.5 us where they
+take 3.8 now. What is left there is that a thread's second 16 numbers are loaded when the first are
+compared, and all of them twice.
+
+From sm_90 on the first instruction lets the next kernel start (``early``): a product then loads
+weights while x is quantised, which takes 1 to 5 us less of both (64 cells, experiments/23_w4a8).
 """
 
 import numpy as np
@@ -103,12 +105,12 @@ def largest_of_block(largest, shared):
     for each warp, of which each lane takes one: a loop takes every warp 500 instructions if there
     are 32."""
     thread, largest = np.uint32(cuda.threadIdx.x), largest_of_warp(largest)
-    lane = np.uint32(thread & np.uint32(31))
+    lane = np.uint32(thread & 31)
     if lane == 0:
-        shared[thread >> np.uint32(5)] = largest
+        shared[thread >> 5] = largest
     cuda.syncthreads()
     largest = np.int32(0)
-    if lane < np.uint32(cuda.blockDim.x) >> np.uint32(5):
+    if lane < np.uint32(cuda.blockDim.x >> 5):
         largest = shared[lane]
     return largest_of_warp(largest)
 
@@ -138,7 +140,7 @@ def codes_of(first, second, lift, inverse, brain, fp8):
     if fp8:
         low = ptx.cvt_rn_satfinite_e4m3x2_f32(a * inverse, b * inverse)
         high = ptx.cvt_rn_satfinite_e4m3x2_f32(c * inverse, d * inverse)
-        return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
+        return np.uint32(np.uint32(low) | np.uint32(high << 16))
     low, high = integers_of(a, b, inverse), integers_of(c, d, inverse)
     return ptx.prmt_b32(low, high, LOWER_HALVES)
 
@@ -164,7 +166,7 @@ def find_scale(x_row, scales, units, shared, brain, fp8):
     row, group, thread = cuda.blockIdx.x, np.uint32(cuda.blockIdx.y), np.uint32(cuda.threadIdx.x)
     first, step = np.uint32(group * units), np.uint32(cuda.blockDim.x)
     end = np.uint32(first + units)
-    largest, unit = np.uint32(0), np.uint32(first + thread)
+    largest, unit = ptx.opaque_u32(0), np.uint32(first + thread)  # of 32 bits
     while unit < end:
         largest = larger_of(largest, sixteen_numbers(x_row + np.uint64(BYTES_OF_NUMBERS * unit)))
         unit = np.uint32(unit + step)
@@ -273,7 +275,7 @@ def quantize_with_offsets(x, codes, scales, offsets, shared, brain):
     offsets_row = ptx.cvta_to_global(offsets, (2 * row if brain else row, 0))
     below = np.uint64(4 * words_of_row)
     finite, lift, inverse = find_scale(x_row, scales, units, shared, brain, True)
-    lane, b, zero = np.uint32(thread & np.uint32(31)), ptx.opaque_u32(summands()), np.uint32(0)
+    lane, b, zero = np.uint32(thread & 31), ptx.opaque_u32(summands()), ptx.opaque_u32(0)
     of_warp, unit = np.uint32(thread - lane), thread
     # as in ``quantize``
     numbers = x_row + np.uint64(BYTES_OF_NUMBERS * unit)

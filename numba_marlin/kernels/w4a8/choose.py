@@ -57,6 +57,7 @@ SUMS = {
 PROMOTED, PLAIN = (196, 0.756), (205, 0.69)
 IN_TURNS = {"int8": 0.98, "fp8": 0.97}  # of the same without
 IN_TURNS_WITH_OFFSETS = 0.98, 1.03  # of tiles of up to 128 rows, and of more
+LOWEST, OF_LOWEST = 16, 1.07  # rows of the lowest tile, which takes so much more than its steps say
 
 
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
@@ -116,7 +117,9 @@ def step_cycles(config: WgmmaBytesConfig) -> float:
     turns = IN_TURNS[config.activations]
     if config.offsets:
         turns = IN_TURNS_WITH_OFFSETS[config.tile_m > 128]
-    return (turns if config.ordered else 1) * (fixed + part * (issue + tensor))
+    turns = turns if config.ordered else 1
+    lowest = OF_LOWEST if config.tile_m == LOWEST else 1
+    return turns * lowest * (fixed + part * (issue + tensor))
 
 
 def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Device) -> Description:

@@ -9,7 +9,7 @@ A round, from top to bottom::
     wait until the next stage is full, and load the words of its eight k16 rows, scales, zero points
     wait until nothing is in flight; lane 0 releases the stage
     promote, by scales that a round ago were loaded: totals += scale * sums, in fp32 (fp8 with one
-        scale per column: totals += sums; int8 with one: not at all)
+        scale per column: totals += sums, every ``sum_stages`` rounds; int8 with one: not at all)
 
 So the way to the next stage's words is under the products. Without that, on an H200 (Nsight
 Compute's samples: 192 x 128, e4m3, groups of 128, in turns), a warpgroup's round was 1,277 cycles,

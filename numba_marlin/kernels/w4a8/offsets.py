@@ -124,22 +124,30 @@ def offset_verbs(lang, config, ring):
     def ones_of(own, group):
         return (ptx.opaque_u32(ones),)  # a constant would come to its register behind the fence
 
-    @lang.device
-    def fragment_of(words, where):
-        near, next_near, far, next_far = words
-        return (
-            (
-                lower(near, next_near),
-                upper(near, next_near),
-                lower(far, next_far),
-                upper(far, next_far),
-            ),
-        )
+    def fragments_from(count):
+        """-> device function (words) -> fragments: of as many times four words."""
+
+        @lang.device
+        def one(words):
+            w0, w1, w2, w3 = words
+            d0, d1 = lower(w0, w1), upper(w0, w1)
+            d2, d3 = lower(w2, w3), upper(w2, w3)
+            return ((d0, d1, d2, d3),)
+
+        if count == 1:
+            return one
+        rest = fragments_from(count - 1)
+
+        @lang.device
+        def more(words):
+            return one(words[:4]) + rest(words[4:])
+
+        return more
 
     def same(count):
         @lang.device
-        def one(words, where):
-            word = words[0]
+        def one(words):
+            (word,) = words
             return ((word, word, word, word),)
 
         if count == 1:
@@ -147,14 +155,14 @@ def offset_verbs(lang, config, ring):
         rest = same(count - 1)
 
         @lang.device
-        def more(words, where):
-            return one(words, where) + rest(words, where)
+        def more(words):
+            return one(words) + rest(words)
 
         return more
 
     if config.grouped:
         all_words = words_from(0)
-        fragments_of = map_each(lang, 4 * STEPS * strips, 4, fragment_of)
+        fragments_of = fragments_from(STEPS * strips)
     else:
         all_words, fragments_of = ones_of, same(STEPS * strips)
 
@@ -226,7 +234,7 @@ def offset_verbs(lang, config, ring):
     @lang.device
     def add(shared, place, totals, words, own, thread):
         for block in range(own.blocks):
-            fragments = fragments_of(words, 0)
+            fragments = fragments_of(words)
             totals = start(shared, place, totals, fragments)
             words = words_of(own, block + 1, thread)
             place, totals = finish(shared, place, totals, thread)
