@@ -155,8 +155,9 @@ def test_only_whole_tiles_have_an_order_of_sums():
     assert len(orders) == 1 and None not in orders
 
 
-def test_arrangements_are_those_of_decode_that_do_not_spill():
-    every = {(each.batch, each.warps_n, each.warps_k) for each in decode.FITTED}
+def test_arrangements_are_those_of_decode_that_do_not_spill_with_one_block_on_a_multiprocessor():
+    alone = [each for each in decode.FITTED if each.resident == 1]
+    every = {(each.batch, each.warps_n, each.warps_k) for each in alone}
     for group_size, zeros, spill in (
         (-1, None, set()),
         (-1, "integer", set()),

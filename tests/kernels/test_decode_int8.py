@@ -214,8 +214,10 @@ def test_what_cannot_be_is_refused(wrong, match):
         replace(SMALL, **wrong)
 
 
-def test_arrangements_are_those_of_decode():
-    assert len(PROPOSED) == 3 * sum(each.batch <= 16 for each in decode.FITTED)
+def test_arrangements_are_those_of_decode_with_one_block_on_a_multiprocessor():
+    expected = [each for each in decode.FITTED if each.batch <= 16 and each.resident == 1]
+    assert len(PROPOSED) == 3 * len(expected)
+    assert all(each.resident == 1 for each in PROPOSED)
     assert choose.configurations(ActivationsProblem(65, 8192, 8192), H200) == []
 
 
