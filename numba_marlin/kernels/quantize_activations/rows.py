@@ -15,24 +15,25 @@ sign, in the upper half of a word: infinity and NaN are then the largest, and gi
 codes of 0 (``quantizers.activations`` has the rules).
 
 m k numbers take 3 m k bytes of memory: 23 us at m = 4096, k = 8192 on an H200, where this takes 31,
-and 33 with offsets (4096 x 4096: 14 and 15 of 12; 4096 x 28672: 93 and 95 of 82; 2026-11-29). A form with loads of 4 bytes and
-a division for each number took 80. Counting in 64 bits, as Python's ``range`` and ``//`` do in
-Numba, took half of all instructions (five divisions of 64 bits before the first load), 26 us where
-it then was 15 to 16; and blocks whose rows do not fit into L1 together read them again from L2: 139
-us with 256 threads at k = 28672, 104 with 512, 181 with 1,024 (``definitions.RowTypes.for_rows``).
+and 33 with offsets (4096 x 4096: 14 and 15 of 12; 4096 x 28672: 93 and 95 of 82; 2026-11-29). A
+form with loads of 4 bytes and a division for each number took 80. Counting in 64 bits, as Python's
+``range`` and ``//`` do in Numba, took half of all instructions (five divisions of 64 bits before
+the first load), 26 us where it then was 15 to 16; and blocks whose rows do not fit into L1 together
+read them again from L2: 139 us with 256 threads at k = 28672, 104 with 512, 181 with 1,024
+(``definitions.RowTypes.for_rows``).
 
 Many rows are bound by instructions. Of 16 numbers, float16 to e4m3, they were 51 in the first loop
 and 89 in the second, 191 with offsets (36 us at 4096 x 8192, 128 at 4096 x 28672, 9.7 at 1024 x
 8192, which takes 7.1 now). They are 30 and 52, with offsets 93 (bfloat16: 123; numba-cuda for
-sm_90a). With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions and four
-of seven shuffles (``sums_of``). The rest was in all kernels: addresses that were computed anew in
-each turn, which the compilers prefer to registers; counters of 64 bits, which Numba makes of the
-sum of two of 32; masks of halves, which it takes to put two together but by a shift and an or; and
-what lies between the loops, where blocks of many warps went through the warps' results in a loop of
-63 instructions for four (``largest_of_block``). A block of 32 warps, as few rows have, so issued
-4,000 on each of a multiprocessor's four schedulers, and 16 rows of k = 28672 took 7.5 us where they
-take 3.8 now. What is left there is that a thread's second 16 numbers are loaded when the first are
-compared, and all of them twice.
+sm_90a). With offsets, tensor cores have taken the place of 16 conversions to float32, 16 additions
+and four of seven shuffles (``sums_of``). The rest was in all kernels: addresses that were computed
+anew in each turn, which the compilers prefer to registers; counters of 64 bits, which Numba makes
+of the sum of two of 32; masks of halves, which it takes to put two together but by a shift and an
+or; and what lies between the loops, where blocks of many warps went through the warps' results in a
+loop of 63 instructions for four (``largest_of_block``). A block of 32 warps, as few rows have, so
+issued 4,000 on each of a multiprocessor's four schedulers, and 16 rows of k = 28672 took 7.5 us
+where they take 3.8 now. What is left there is that a thread's second 16 numbers are loaded when the
+first are compared, and all of them twice.
 
 From sm_90 on the first instruction lets the next kernel start (``early``): a product then loads
 weights while x is quantised, which takes 1 to 5 us less of both (64 cells, experiments/23_w4a8).

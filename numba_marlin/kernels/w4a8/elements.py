@@ -10,11 +10,8 @@ Instructions for the 8 weights of a word, the two ``prmt`` that sort by column i
 with zero points (the two that are built: as in the SASS; the others: counted by hand):
 
     s8                                                             5    9
-    e4m3, ``vabsdiff4`` for the magnitude, lop3 for the sign      10   11    where x has no offsets,
-                                                                             or there are zero
-                                                                             points
-    e4m3 of the code c at even k, of c - 15 at odd k, with
-      ``offsets``                                                  5    -    else
+    e4m3, ``vabsdiff4`` for the magnitude, lop3 for the sign      10   11    this one
+    e4m3 of the code c at even k, of c - 15 at odd k               5    -    with ``offsets``
     e4m3 of the code itself, the zero point a product with sums
       of x                                                         5    5
     e4m3, prmt as a table of 16: it has 8 entries, and bit 3 of a
