@@ -114,3 +114,19 @@ def test_kernels_are_given_the_offsets(run):
     made = {"codes": 1, "scales": 2, "offsets": 3}
     batch = run.Quantised(SimpleNamespace(x=0, error=0), made)
     assert batch.fixed == {"a": 1, "a_scales": 2, "offsets": 3}
+
+
+def test_codes_in_turns_lose_little_where_codes_alone_push_results_down(monkeypatch):
+    """With x of one sign; the page's table has the rest."""
+    losses = experiment_results.module("23_w4a8", "losses", monkeypatch)
+    random = np.random.default_rng(1)
+    x = losses.activations(random)["ReLU of normal"][:2, :512]
+    codes = quantize_rows(x.astype(np.float16), "fp8")
+    weight = losses.quantize(random.standard_normal((512, 16)).astype(np.float32), group_size=128)
+    lost = {form: losses.lost(codes, weight, more[:512], 128) for form, more in losses.MORE.items()}
+    of_codes, mean = lost["the code"]
+    assert of_codes > 0.003 and mean < -0.9 * of_codes
+    of_turns, _ = lost["codes in turns"]
+    assert of_turns < of_codes / 10
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert page.count("| ReLU of normal |") == 1

@@ -25,10 +25,11 @@ tile's end, they cost next to nothing (``offsets``).
 
 **Why codes in turns.** Tensor cores cut what they add off below 2**-13 of the largest term. Bytes 0
 to 15 are all positive: with x of one sign, as behind a ReLU, every term is cut off towards zero on
-the same side, and sums grow with k. In a model of the adder results lost 0.0075 of their root mean
-square, all downwards, in groups of 128; with c and c - 15 in turns 0.0002 to 0.0003, for normal x,
-x of one sign, x with a mean of 1, and x with long tails. (Exact bytes lose 0.00003 to 0.0001, and
-e4m3 of x itself 0.024 to 0.028.) The next 128 cost more: 0.0006 to 0.001 in 512.
+the same side, and sums grow with k. On the machine's adder results lose 0.008 of their root mean
+square, all downwards, in groups of 128, and 0.13 with 512 of k added up; with c and c - 15 in turns
+0.0001 to 0.0003 and 0.0005 to 0.001, for normal x, x of one sign, x with a mean of 1, and x with
+long tails. Exact bytes lose 0.0001 and 0.0002, and rounding x to e4m3 0.024 to 0.030
+(experiments/23_w4a8/losses.py).
 """
 
 from numba_marlin.layout.w4a8 import ALTERNATE, FLIP, LOWER, UPPER
