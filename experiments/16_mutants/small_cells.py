@@ -162,6 +162,23 @@ def of_activations(config_type):
     )
 
 
+def of_offsets():
+    """Codes as bytes, with offsets of x: after each tile's stages one more, and of more than 64
+    groups two. Two warpgroups in turns."""
+    config = WgmmaFp8Config(
+        tile_m=16, tile_n=128, warpgroups=2, stages=2, ordered=True, offsets=True
+    )
+    # as of_activations; an odd number of stages in each of several tiles; two stages of offsets
+    problems = (
+        ((20, 72, 384, 128), 3, ()),
+        ((20, 200, 512, 128), 1, ()),
+        ((5, 64, 256, 128), 4, ()),
+        ((5, 64, 128, 128), 4, ()),
+        ((5, 64, 8320, 128), 1, ()),
+    )
+    return Smalls("wgmma_fp8, codes with offsets", SmallActivations, config, problems)
+
+
 # as OF_EXPERTS; of gate and up two panels of 64 columns each, in two tiles of moe's
 OF_GATES = (
     ((4, 256, 96, 32), 5, ((1, 0), (0, 1), (1, 4), (1, 0))),
@@ -231,6 +248,7 @@ def of_few_rows(config_type):
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
+    of_offsets(),
     Smalls("moe, rows for a sum", SmallExperts, DOWN, OF_EXPERTS),
     Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
     Smalls(
