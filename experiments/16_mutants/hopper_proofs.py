@@ -3,7 +3,6 @@ block-scaled operands."""
 
 import block_conditions
 import hopper_conditions as conditions
-import offset_conditions
 import shapes
 from proof import BLOCKS, BRANCH, BYTES, FEW_ROWS, MOE_BYTES, NEVER, TURNED, Proof
 from shapes import skips_only
@@ -96,25 +95,6 @@ HOPPER_PROOFS = (
         "bra",
         conditions.a_stage_to_fill,
         "an item has a step of k, so that there is a stage to fill ahead.",
-    ),
-    Proof(
-        "a stage of offsets",
-        ("wgmma_fp8",),
-        BRANCH,
-        (NEVER,),
-        "bra",
-        offset_conditions.a_stage_of_offsets,
-        "k is positive: of a tile's offsets there is a stage.",
-    ),
-    Proof(
-        "the offsets were waited for",
-        ("wgmma_fp8",),
-        ("wait",),
-        ("deleted",),
-        r"griddepcontrol\.wait",
-        offset_conditions.waits_for_offsets,
-        "the producer copies a tile's offsets behind its own wait for the kernel before; consumers"
-        " have waited for these when they come to the scales of rows, and to C.",
     ),
     Proof(
         "in the next group",

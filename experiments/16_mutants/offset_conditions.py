@@ -1,6 +1,7 @@
-"""The side conditions of ``hopper_proofs`` that know how ``wgmma_fp8`` adds offsets of x: (cell,
+"""The side conditions of ``offset_proofs``, which know how ``wgmma_fp8`` adds offsets of x: (cell,
 program, instruction) -> whether a proof may speak of it."""
 
+from hopper_conditions import none_without_a_tile
 from shapes import condition, expression, guards_a_loop, made_by, touches
 
 from numba_marlin.layout.offsets import OFFSET_GROUP, OFFSET_STEP
@@ -55,4 +56,18 @@ def waits_for_offsets(cell, program, ins):
         and not any(
             "global" in each.modifiers and each.opcode != "ld.global.b32" for each in before
         )
+    )
+
+
+def two_steps_of_groups(cell, program, branch):
+    """With offsets and groups: an item's steps, none where there is no tile, against 2."""
+    asked = condition(program, branch)
+    return (
+        getattr(cell.config, "offsets", False)
+        and cell.config.grouped
+        and asked is not None
+        and asked.modifiers[0] == "lt"
+        and getattr(asked.operands[2], "value", None) == 2
+        and guards_a_loop(cell, program, branch)
+        and none_without_a_tile(program, branch, asked.operands[1])
     )

@@ -52,6 +52,7 @@ def experiment():
         "copy_conditions",
         "expert_conditions",
         "expert_proofs",
+        "offset_proofs",
         "proofs",
         "small_cells",
         "report",
@@ -191,6 +192,31 @@ def branch_of(ptx):
 def test_only_the_same_question_is_asked_again(experiment):
     assert experiment.shapes.waits_again(None, *branch_of(POLL.format("%r1")))
     assert not experiment.shapes.waits_again(None, *branch_of(POLL.format("%r2")))
+
+
+# a place in a ring of two, ahead of %r1, computed again for the second question
+AHEAD = """
+LOOP: add.u32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 2; selp.b32 %r3, 0, %r2, %p1; shl.b32 %r4, %r3, 3;
+mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0;
+@%p2 bra DONE;
+AGAIN: {} setp.eq.u32 %p3, %r5, 2; selp.b32 %r6, 0, %r5, %p3; shl.b32 %r7, %r6, 3;
+mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r7], 0;
+@!%p4 bra AGAIN;
+DONE: add.u32 %r3, %r3, 1; mov.u32 %r1, %r3; setp.lt.u32 %p5, %r1, 9; @%p5 bra LOOP;
+"""
+
+
+@pytest.mark.parametrize(
+    ("again", "same"),
+    [
+        ("add.u32 %r5, %r1, 1;", True),
+        ("add.u32 %r5, %r1, 2;", False),
+        ("add.u32 %r5, %r1, 1; add.u32 %r1, %r1, 1;", False),
+        ("add.u32 %r5, %r3, 1;", False),
+    ],
+)
+def test_a_question_is_the_same_if_its_address_is_made_in_the_same_way(again, same, experiment):
+    assert experiment.shapes.waits_again(None, *branch_of(AHEAD.format(again))) == same
 
 
 def test_a_value_is_dead_only_if_nothing_takes_it(experiment):
