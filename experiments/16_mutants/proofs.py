@@ -12,6 +12,7 @@ import shapes
 from expert_proofs import EXPERT_PROOFS
 from hopper_conditions import no_bulk_stores
 from hopper_proofs import HOPPER_PROOFS
+from offset_proofs import OFFSET_PROOFS
 from proof import ALL, BRANCH, BYTES, FEW_ROWS, NEVER, OF_DECODE, TURNED, Proof
 from shapes import skips_only
 
@@ -273,6 +274,7 @@ PROOFS = (
     ),
     *EXPERT_PROOFS,
     *HOPPER_PROOFS,
+    *OFFSET_PROOFS,
 )
 
 

@@ -105,16 +105,57 @@ def waits_again(cell, program, branch):
         (ins for ins in reversed(program.instructions[: branch.pc]) if touches(ins)), None
     )
 
-    def question(ins):
-        return [expression(program, operand, leaves) for operand in ins.operands[1:]]
-
     if opcodes(taken) or len(again) != 1 or before is None or before.opcode != again[0].opcode:
         return False
-    leaves = set()
-    if question(before) != question(again[0]):
-        return False
     since = [*program.instructions[before.pc + 1 : branch.pc], *through]
-    return not any(leaves & set(registers(ins.operands[:1])) for ins in since)
+
+    def alike(one, other):
+        leaves = set()
+        if expression(program, one, leaves) == expression(program, other, leaves):
+            return not any(leaves & set(registers(ins.operands[:1])) for ins in since)
+        return same_value(program, (one, before.pc), (other, again[0].pc), since[-1].pc)
+
+    return all(map(alike, before.operands[1:], again[0].operands[1:]))
+
+
+def same_value(program, one, other, end):
+    """Whether two operands have the same value, each (operand, pc of who reads it): nobody writes
+    that register from the first reader to ``end``, or in a straight line before its reader each is
+    made by the same operation from such values. The second reader follows the first in the text,
+    and stands in a loop that ends at ``end``, or in none."""
+    (a, at_a), (b, at_b) = one, other
+    if isinstance(a, Address) and isinstance(b, Address):
+        return a.offset == b.offset and all(
+            same_value(program, (x, at_a), (y, at_b), end)
+            for x, y in ((a.base, b.base), (a.index, b.index))
+        )
+    if not (isinstance(a, Register) and isinstance(b, Register)):
+        return a == b
+
+    def writes(register, first, last):
+        return [
+            ins
+            for ins in program.instructions[first:last]
+            if register in registers(ins.operands[:1])
+        ]
+
+    if a == b and not writes(a, at_a, end + 1):
+        return True
+    start = max(pc for pc in program.kernel.blocks if pc <= one[1])
+    made_a, made_b = (writes(a, start, at_a) or [None])[-1], (writes(b, start, at_b) or [None])[-1]
+    return (
+        made_a is not None
+        and made_b is not None
+        and not writes(b, at_b, end + 1)
+        and made_a.guard is None
+        and made_b.guard is None
+        and made_a.opcode == made_b.opcode
+        and made_a.root in (*ARITHMETIC, "selp", "setp")
+        and all(
+            same_value(program, (x, made_a.pc), (y, made_b.pc), end)
+            for x, y in zip(made_a.operands[1:], made_b.operands[1:], strict=True)
+        )
+    )
 
 
 def writers_of(program, register):

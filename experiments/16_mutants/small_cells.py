@@ -162,6 +162,35 @@ def of_activations(config_type):
     )
 
 
+def of_offsets():
+    """Codes as bytes, with offsets of x: after each tile's stages one more, and of more than 64
+    groups of 128 two."""
+    small = WgmmaFp8Config(tile_m=16, tile_n=64, warpgroups=1, stages=2, offsets=True)
+    turns = replace(small, tile_n=128, warpgroups=2, ordered=True)
+    # as of_activations; an odd number of stages in each of several tiles; two stages of offsets
+    groups = (
+        ((20, 72, 384, 128), 3, ()),
+        ((20, 200, 512, 128), 1, ()),
+        ((5, 64, 256, 128), 4, ()),
+        ((5, 64, 8320, 128), 1, ()),
+    )
+    columns = (
+        ((20, 72, 384, -1), 3, ()),
+        ((20, 200, 768, -1), 1, ()),
+        ((5, 64, 128, -1), 2, ()),
+        ((5, 64, 8320, -1), 1, ()),
+    )
+    return (
+        Smalls("wgmma_fp8, codes with offsets", SmallActivations, turns, groups),
+        Smalls(
+            "wgmma_fp8, codes with offsets, a scale per column",
+            SmallActivations,
+            replace(small, group_blocks=-1),
+            columns,
+        ),
+    )
+
+
 # as OF_EXPERTS; of gate and up two panels of 64 columns each, in two tiles of moe's
 OF_GATES = (
     ((4, 256, 96, 32), 5, ((1, 0), (0, 1), (1, 4), (1, 0))),
@@ -231,6 +260,7 @@ def of_few_rows(config_type):
 SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
+    *of_offsets(),
     Smalls("moe, rows for a sum", SmallExperts, DOWN, OF_EXPERTS),
     Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
     Smalls(

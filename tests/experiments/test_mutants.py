@@ -17,6 +17,7 @@ import pytest
 from numba_marlin.mutation.judge import budgets, judge
 from numba_marlin.mutation.mutants import mutants, skeleton
 from numba_marlin.mutation.program import Program
+from tests.experiments.mutants_sample import SAMPLE
 from tests.kernels.broken import POLLS
 from tests.mutation.kernels import text
 
@@ -25,163 +26,6 @@ RUN = "python experiments/16_mutants/run.py"
 ROWS = [
     json.loads(line) for line in (FOLDER / "results.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-# One cell a kernel, or two, compiled for other tests too; and mutants of it, the first of a kind
-# whose name has all of the words.
-SAMPLE = {
-    "general, a scale per column": ("predicate turned",),
-    "tiled, groups": ("barrier 0", "barrier 1", "predicate turned"),
-    "ampere, one row of tiles": (
-        "barrier bar.sync/8/",
-        "wait cp.async.wait_group/0/",
-        "count wait_all",
-        "commit /1/",
-        "order red.release",
-        "scope ld.acquire",
-        "arrival red.release",
-        "swizzle",
-    ),
-    "decode, groups of 64": (
-        "wait try_wait /2/",
-        "phase try_wait /2/",
-        "arrival mbarrier.arrive.shared",
-        "arrival expects /1/",
-        "fence",
-        "order relaxed",
-        "wait griddepcontrol",
-        "barrier bar.warp.sync",
-    ),
-    "wgmma, one word, tiles shared": (
-        "fence wgmma",
-        "fence proxy",
-        "wait wgmma /0/",
-        "commit cp.async.bulk",
-        "wait cp.async.bulk",
-        "swizzle descriptor",
-        "barrier bar.warp.sync /1/",
-        "phase xor",
-    ),
-    "wgmma, pairs of blocks, two rows of consumers": (
-        "barrier cluster.arrive",
-        "fence acq_rel.cluster/4/",
-        "scope mbarrier",
-    ),
-    "block_scaled, C and a bias": (
-        "scope atom",
-        "fence proxy /1/",
-        "wait wgmma /8/",
-        "wait cp.async.bulk",
-        "swizzle descriptor",
-        "barrier bar.warp.sync /0/",
-        "arrival expects",
-    ),
-    "block_decode, two blocks share k": (
-        "barrier cluster.arrive",
-        "wait try_wait /2/",
-        "barrier bar.warp.sync /0/",
-        "swizzle xor",
-        "phase xor /2/",
-        "arrival expects",
-    ),
-    "tcgen05": (
-        "commit tcgen05 /1/ at once",
-        "wait tcgen05.wait::ld /0/",
-        "fence tcgen05 after /1/",
-        "size tcgen05.alloc",
-        "arrival tcgen05.dealloc",
-        "swizzle descriptor",
-        "barrier bar.warp.sync /0/",
-    ),
-    "block_mma": (
-        "fence mbarrier_init",
-        "wait try_wait /2/",
-        "swizzle xor",
-        "phase try_wait /2/ 1",
-    ),
-    "wgmma_int8, groups of 128": (
-        "fence wgmma",
-        "fence proxy",
-        "wait wgmma /0/",
-        "wait try_wait /2/",
-        "wait cp.async.bulk /0/",
-        "commit cp.async.bulk",
-        "barrier bar.sync /0/",
-        "barrier bar.warp.sync /1/",
-        "arrival expects",
-    ),
-    "moe, rows for a sum": (
-        "fence mbarrier_init",
-        "wait griddepcontrol",
-        "wait try_wait /2/",
-        "arrival expects",
-        "phase xor",
-        "barrier bar.sync /0/",
-        "barrier bar.sync /2/",
-        "barrier bar.warp.sync /3/",
-        "barrier bar.warp.sync /4/",
-        "order /0/ relaxed",
-        "order /0/ acquire",
-        "order /0/ release",
-        "scope atom /0/",
-    ),
-    "moe, rows of pairs": (
-        "fence mbarrier_init",
-        "barrier bar.warp.sync /0/",
-        "size cp.async.bulk /0/",
-        "predicate turned",
-    ),
-    "moe_wgmma, rows for a sum": (
-        "arrival cp.async.mbarrier",
-        "fence proxy",
-        "fence wgmma",
-        "wait griddepcontrol",
-        "size zero-fill all",
-        "swizzle xor",
-        "barrier bar.sync /1/",
-        "order acquire",
-        "order -> release",
-        "scope atom",
-    ),
-    "moe, gate and up": (
-        "barrier bar.warp.sync /5/",
-        "barrier bar.warp.sync /6/",
-        "order /1/ relaxed",
-        "order /1/ -> acquire",
-        "order /1/ -> release",
-        "scope atom /1/",
-    ),
-    "moe_wgmma, gate and up": (
-        "barrier bar.sync /2/",
-        "barrier bar.sync /3/",
-        "barrier bar.sync /4/",
-        "phase xor",
-    ),
-    "moe_wgmma_int8, two warpgroups in turns": (
-        "wait griddepcontrol",
-        "arrival cp.async.mbarrier",
-        "barrier bar.arrive /1/",
-        "barrier bar.warp.sync /1/",
-        "swizzle descriptor",
-    ),
-    **dict.fromkeys(
-        ("decode_int8, groups of 64", "decode_fp8, groups of 64"),
-        (
-            "fence mbarrier_init",
-            "wait griddepcontrol",
-            "arrival expects /1/",
-            "barrier bar.sync /1/",
-            "order relaxed",
-            "scope atom",
-        ),
-    ),
-    "wgmma, tiles in two parts": (
-        "barrier bar.sync/1/",
-        "order -> release",
-        "order -> acquire",
-        "scope atom",
-    ),
-}
-
-
 # Those that are quickly judged; with --thorough all, which between them have every kind of guard.
 USUAL = ("general, a scale per column", "tcgen05")
 EVERY_CELL = tuple(dict.fromkeys(row["cell"] for row in ROWS))
@@ -202,11 +46,13 @@ def experiment():
         "conditions",
         "hopper_conditions",
         "block_conditions",
+        "offset_conditions",
         "proof",
         "hopper_proofs",
         "copy_conditions",
         "expert_conditions",
         "expert_proofs",
+        "offset_proofs",
         "proofs",
         "small_cells",
         "report",
@@ -346,6 +192,31 @@ def branch_of(ptx):
 def test_only_the_same_question_is_asked_again(experiment):
     assert experiment.shapes.waits_again(None, *branch_of(POLL.format("%r1")))
     assert not experiment.shapes.waits_again(None, *branch_of(POLL.format("%r2")))
+
+
+# a place in a ring of two, ahead of %r1, computed again for the second question
+AHEAD = """
+LOOP: add.u32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 2; selp.b32 %r3, 0, %r2, %p1; shl.b32 %r4, %r3, 3;
+mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0;
+@%p2 bra DONE;
+AGAIN: {} setp.eq.u32 %p3, %r5, 2; selp.b32 %r6, 0, %r5, %p3; shl.b32 %r7, %r6, 3;
+mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r7], 0;
+@!%p4 bra AGAIN;
+DONE: add.u32 %r3, %r3, 1; mov.u32 %r1, %r3; setp.lt.u32 %p5, %r1, 9; @%p5 bra LOOP;
+"""
+
+
+@pytest.mark.parametrize(
+    ("again", "same"),
+    [
+        ("add.u32 %r5, %r1, 1;", True),
+        ("add.u32 %r5, %r1, 2;", False),
+        ("add.u32 %r5, %r1, 1; add.u32 %r1, %r1, 1;", False),
+        ("add.u32 %r5, %r3, 1;", False),
+    ],
+)
+def test_a_question_is_the_same_if_its_address_is_made_in_the_same_way(again, same, experiment):
+    assert experiment.shapes.waits_again(None, *branch_of(AHEAD.format(again))) == same
 
 
 def test_a_value_is_dead_only_if_nothing_takes_it(experiment):
