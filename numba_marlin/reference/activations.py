@@ -29,9 +29,8 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import BlockWeight, QuantizedWeight
-from numba_marlin.formats.activations import QuantizedActivations
+from numba_marlin.formats.activations import OFFSET_GROUP, QuantizedActivations
 from numba_marlin.formats.floats import round_to
-from numba_marlin.layout.offsets import OFFSET_GROUP, OFFSET_PARTS
 from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference import small_sums, weights
 
@@ -195,7 +194,7 @@ def _lost_with_offsets(
     sizes = np.pad(np.abs(_numbers(x)), ((0, 0), (0, tail))).reshape(x.m, groups, OFFSET_GROUP)
     offsets = 8 * sizes.sum(axis=2) @ np.repeat(scales, groups // len(scales), axis=0)
     added = offsets + (np.abs(sums) * of_pieces).sum(axis=0)
-    parts = OFFSET_PARTS[x.dtype]
+    parts = x.offsets.shape[1]
     bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of a part of an offset
     products = parts * -(-groups // 16)
     lost = (losses * of_pieces).sum(axis=0)

@@ -14,7 +14,7 @@ from numba_marlin.problems import ActivationsProblem
 from numba_marlin.quantizers.activations import quantize_rows
 from numba_marlin.reference import activations
 from tests.kernels.harness import cases
-from tests.kernels.test_w4a8 import PAIR, SMALL_FP8, integers, operands, product, right
+from tests.kernels.many_rows import PAIR, SMALL_FP8, integers, operands, product, right
 
 H200 = devices.device("H200")
 OFFSETS = replace(SMALL_FP8, offsets=True)
