@@ -5,8 +5,9 @@ bit (experiments/05_hardware); no GPU.
     python experiments/23_w4a8/losses.py          # the table below, into README.md; seconds
 
 Forms: a byte that is the weight exactly (code - 8); the code; the code at even k and the code less
-15 at odd k (``kernels.w4a8.elements``). What a form adds is taken off exactly. x [8, 2048], W
-[2048, 64] of normal numbers, ``quantize``d; with one scale per column but for groups of 128.
+15 at odd k (``kernels.w4a8.elements``). What the second adds is taken off exactly, of the third by
+the offsets that x brings, in float16. x [8, 2048], W [2048, 64] of normal numbers, ``quantize``d;
+with one scale per column but for groups of 128.
 """
 
 import sys
@@ -20,7 +21,7 @@ sys.path[:0] = [str(HERE.parent.parent)]
 from numba_marlin.bench.tables import replace_between
 from numba_marlin.emulator.tensor.tensor_sums import SMALL, SMALL_FLOATS, add_products
 from numba_marlin.formats.small_floats import encode
-from numba_marlin.layout.offsets import OFFSET_UNIT
+from numba_marlin.layout.offsets import OFFSET_GROUP, OFFSET_UNIT
 from numba_marlin.quantizers import quantize
 from numba_marlin.quantizers.activations import quantize_rows
 
@@ -65,10 +66,12 @@ def lost(x, weight, more, depth):
     found = np.zeros((x.m, weight.n))
     for first in range(0, x.k, depth):
         here = slice(first, first + depth)
-        sums = tensor_cores(codes[:, here], bytes_of_w[here]) - values[:, here] @ (
-            more[here] + np.zeros((1, weight.n))
-        )
-        found += sums * scales[first]
+        found += tensor_cores(codes[:, here], bytes_of_w[here]) * scales[first]
+    groups = values.reshape(x.m, -1, OFFSET_GROUP)
+    too_much = (groups * more[:OFFSET_GROUP, 0]).sum(axis=2)
+    if more[0] != more[1]:
+        too_much = -x.offsets[:, 0, : groups.shape[1]].astype(np.float64) / OFFSET_UNIT
+    found -= too_much @ scales[::OFFSET_GROUP]
     exact = values @ (numbers * scales)
     unit = np.sqrt(np.mean(exact**2))
     return np.sqrt(np.mean((found - exact) ** 2)) / unit, np.mean(found - exact) / unit

@@ -129,7 +129,9 @@ class Product:
         """AssertionError for a wrong one: int8 bit for bit where groups come in order, else within
         the bound."""
         in_order = self.config.order_of_sums == CONFIGS[self.config.activations]().order_of_sums
-        check_product(results["c"], *self.operands, None if in_order else SUMS_OF_PARTS)
+        depth = None if in_order else SUMS_OF_PARTS
+        offsets = getattr(self.config, "offsets", False)
+        check_product(results["c"], *self.operands, depth, offsets)
 
 
 @dataclass(frozen=True)

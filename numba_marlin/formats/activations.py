@@ -13,8 +13,9 @@ codes: [m, k], C-contiguous, k permuted within each 16 (``layout.w4a8``: positio
 of the group size. scales: float32 [m], or [m, k / group_size]; 0 for a row (group) of zeros, NaN
 for one that has NaN or infinity, which only a device may make (``quantizers.activations``).
 
-**Offsets**, of fp8 with a scale per row; None of all else, whose kernels subtract zero points from
-the codes of the weight, exactly, and need no sums of x. An fp8 kernel that takes a 4-bit code c as
+**Offsets**, of fp8 with a scale per row; None of all else. Most kernels subtract zero points from
+the codes of the weight, exactly, and need no sums of x (those of few rows, of experts, with zero
+points or groups of 32 and 64 leave the offsets alone). An fp8 kernel that takes a 4-bit code c as
 the weight at even k and c - 15 at odd k (both are exact) has multiplied by v + 8 and v - 7 where v
 = c - 8 is the weight. With E and O the sums of what a row's codes stand for, at even and at odd k
 of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-9::
@@ -22,11 +23,11 @@ of a group of 128, it must add 7 O - 8 E, here in the unit of that product, 2**-
     z[r, g] = 2**-9 (7 O - 8 E)        E, O: of k = 128 g ... 128 g + 127, as far as there are
 
 E and O are exact in float32; z is a float32, rounded once: 2**-9 fma(7, O, -8 E). offsets, of the
-16-bit type ``dtype``, C-contiguous, are [m, 1, P] in float16: z rounded, which loses as much as the
-tensor cores do; and [m, 2, P] in bfloat16, which has few bits: offsets[r, 0, g] is z rounded,
-offsets[r, 1, g] the rest, z less that, rounded. To nearest even. P = 64 ceil(k / 8192): 64 groups,
-128 bytes, are a row of a tensor copy's box (``layout.offsets``). Zeros where there is no such
-group. ``offsets_of`` makes them.
+16-bit type ``dtype``, C-contiguous, are [m, 1, P] in float16: z rounded, which costs a result a
+fortieth of what the rounding of x does; and [m, 2, P] in bfloat16, which has few bits: offsets[r,
+0, g] is z rounded, offsets[r, 1, g] the rest, z less that, rounded. To nearest even. P = 64 ceil(k
+/ 8192): 64 groups, 128 bytes, are a row of a tensor copy's box (``layout.offsets``). Zeros where
+there is no such group. ``offsets_of`` makes them.
 
 The arrays are NumPy's, or arrays of the same shapes and types on a device. The constructor checks
 types and shapes (TypeError or ValueError, naming the value and the rule) but reads no elements.

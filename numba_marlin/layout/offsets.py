@@ -6,8 +6,8 @@ from __future__ import annotations
 
 OFFSET_GROUP = 128  # numbers along k that an offset is of
 OFFSET_STEP = 64  # offsets at a time: 128 bytes, a row of a tensor copy's box
-# the number rounded, and the rest where bits are few: what 11 bits leave out is no more than what
-# tensor cores lose of the sums (``kernels.w4a8.offsets``)
+# the number rounded, and the rest where bits are few: 11 bits leave out a fortieth of what the
+# rounding of x does to a result (experiments/23_w4a8/losses.py)
 OFFSET_PARTS = {"float16": 1, "bfloat16": 2}
 OFFSET_EVEN, OFFSET_ODD = -8, 7  # v less what stands for it, at even and at odd k
 OFFSET_UNIT = 2.0**-9  # the byte of a 4-bit code c stands for c times that in e4m3

@@ -125,11 +125,14 @@ def error_bound(
     weight: weights.Weight,
     bias: np.ndarray | None = None,
     depth: int | None = None,
+    offsets: bool | None = None,
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
     at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most. depth:
-    of a kernel of int8 whose exact sums are of parts of groups, of so many of k at least."""
+    of a kernel of int8 whose exact sums are of parts of groups, of so many of k at least. offsets:
+    whether a kernel of fp8 uses those of x, which makes the bound three to four times as large;
+    None: it may."""
     plain = _plain(x, weight)
     sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
     if depth is not None and x.kind == "int8":
@@ -140,9 +143,10 @@ def error_bound(
     if x.kind == "fp8":
         codes = _integers(plain).reshape(plain.k, plain.n).astype(np.float64)
         sums, losses = _fp8_sums(x, plain, codes)
-        of_offsets = _lost_with_offsets(x, plain, codes)
         scales = np.repeat(scales, len(sums) // len(scales), axis=0)
-        lost = np.maximum((losses * np.abs(scales[:, None])).sum(axis=0), of_offsets)
+        lost = (losses * np.abs(scales[:, None])).sum(axis=0)
+        if offsets is not False:
+            lost = np.maximum(lost, _lost_with_offsets(x, plain, codes))
         lost = lost * np.abs(x.scales[:, None])
     magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
     magnitude = magnitude + lost
@@ -180,7 +184,8 @@ def _lost_with_offsets(
 ) -> np.ndarray:
     """float64 [m, n], before x is scaled: a bound of what is lost where weights [k, n] are
     multiplied as code and code - 15, and the offsets are added, 16 groups at a time; 0 where no
-    kernel does so. The adder of 16-bit products loses less than 2^-20 of what it adds up."""
+    kernel does so. The adder of 16-bit products loses less than 2^-20 of what it adds up, which
+    holds the roundings of the totals to float32 too (2^-24 each)."""
     size = plain.rows_per_group
     if plain.zeros is not None or x.offsets is None or size not in (OFFSET_GROUP, plain.k):
         return np.zeros((x.m, plain.n))
@@ -191,8 +196,9 @@ def _lost_with_offsets(
     of_pieces = np.repeat(scales, len(sums) // len(scales), axis=0)[:, None]
     groups = -(-plain.k // OFFSET_GROUP)
     tail = groups * OFFSET_GROUP - plain.k
-    sizes = np.pad(np.abs(_numbers(x)), ((0, 0), (0, tail))).reshape(x.m, groups, OFFSET_GROUP)
-    offsets = 8 * sizes.sum(axis=2) @ np.repeat(scales, groups // len(scales), axis=0)
+    both = np.pad(_numbers(x) * moved.T, ((0, 0), (0, tail)))
+    each = np.abs(both.reshape(x.m, groups, OFFSET_GROUP).sum(axis=2))
+    offsets = each @ np.repeat(scales, groups // len(scales), axis=0)
     added = offsets + (np.abs(sums) * of_pieces).sum(axis=0)
     parts = x.offsets.shape[1]
     bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of a part of an offset

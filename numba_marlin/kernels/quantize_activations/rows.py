@@ -36,7 +36,7 @@ where they take 3.8 now. What is left there is that a thread's second 16 numbers
 first are compared, and all of them twice.
 
 From sm_90 on the first instruction lets the next kernel start (``early``): a product then loads
-weights while x is quantised, which takes 1 to 5 us less of both (64 cells, experiments/23_w4a8).
+weights while x is quantised: about 1 us less of both for few rows (experiments/23_w4a8).
 """
 
 import numpy as np

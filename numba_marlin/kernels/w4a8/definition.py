@@ -20,6 +20,9 @@ from numba_marlin.kernels.w4a8.kernel import make, tensor_maps
 def shared(config_type: type) -> dict[str, Any]:
     """Arguments of ``KernelDefinition`` for the type of activations that ``config_type`` is of."""
     small = config_type(tile_m=16, tile_n=64, warpgroups=1, stages=2)
+    of_columns = replace(small, tile_n=128, warpgroups=2, group_blocks=-1)
+    if config_type.activations == "fp8":
+        of_columns = replace(of_columns, offsets=True)  # as it is chosen
     return dict(
         parameters=(
             ("a_map", "tensormap"),
@@ -65,7 +68,12 @@ def shared(config_type: type) -> dict[str, Any]:
                     "produce",
                     "copy_boxes",
                 ),
-                "multiply": ("multiply_ahead", "multiply_in_order", "add_quad"),
+                "multiply": (
+                    "multiply_ahead",
+                    "multiply_then_offsets",
+                    "multiply_in_order",
+                    "add_quad",
+                ),
                 "write": (
                     "finish_quad",
                     "row_scale",
@@ -94,7 +102,7 @@ def shared(config_type: type) -> dict[str, Any]:
                 ),
                 Trial(
                     what="two warpgroups, one scale per column",
-                    config=replace(small, tile_n=128, warpgroups=2, group_blocks=-1),
+                    config=of_columns,
                     sizes=(20, 256, 256),
                     group_size=-1,
                     sms=2,

@@ -5,6 +5,7 @@ Both are exact: a byte is (code - zero) times ``config.unit``, zero 8 without ze
 that is 16, the nibble in the upper half with its highest bit flipped, or 1 with zero points. In
 e4m3 it is 2**-9: the bytes 0 to 15 are the numbers 0 to 15 * 2**-9 (subnormal up to 7, then those
 of the least exponent), so that |code - zero|, at most 15, is its own e4m3, and bit 7 is the sign.
+With ``offsets`` it is the code, or the code - 15.
 
 Instructions for the 8 weights of a word, the two ``prmt`` that sort by column included, without and
 with zero points (the two that are built: as in the SASS; the others: counted by hand):
@@ -19,17 +20,17 @@ with zero points (the two that are built: as in the SASS; the others: counted by
       rotated, so that bit 3 is its lowest                        14    -
     e4m3, one's complement, plus 1 where it is negative           13    -
 
-Taken from accumulators, sums of x would cost a thread 64 additions in a group of 128 of a tile of
-128 x 128, where the exact bytes cost 40 instructions more; as a product with the scales, at a
-tile's end, they cost next to nothing (``offsets``).
+Sums of x that were taken from the accumulators would be 64 additions of a thread for each group of
+128, in a tile of 128 x 128, where exact bytes are 40 instructions more than codes. As a product
+with the scales, at a tile's end, they cost next to nothing (``offsets``).
 
 **Why codes in turns.** Tensor cores cut what they add off below 2**-13 of the largest term. Bytes 0
 to 15 are all positive: with x of one sign, as behind a ReLU, every term is cut off towards zero on
 the same side, and sums grow with k. On the machine's adder results lose 0.008 of their root mean
 square, all downwards, in groups of 128, and 0.13 with 512 of k added up; with c and c - 15 in turns
-0.0001 to 0.0003 and 0.0005 to 0.001, for normal x, x of one sign, x with a mean of 1, and x with
-long tails. Exact bytes lose 0.0001 and 0.0002, and rounding x to e4m3 0.024 to 0.030
-(experiments/23_w4a8/losses.py).
+0.0003 to 0.0008 and 0.0006 to 0.0014, the rounding of the offsets included, for normal x, x of one
+sign, x with a mean of 1, and x with long tails. Exact bytes lose 0.0001 and 0.0002, and rounding x
+to e4m3 0.024 to 0.030 (experiments/23_w4a8/losses.py).
 """
 
 from numba_marlin.layout.w4a8 import ALTERNATE, FLIP, LOWER, UPPER

@@ -12,7 +12,8 @@ is. Times the scales of the groups they are a product of 16 bits, as deep as the
 ``wgmma`` adds it up into the totals: A is the scales, transposed, from global memory to registers
 (ones, where a column has one scale, which the epilogue knows), B the offsets, in a stage of the
 ring, where a row of 128 bytes has ``OFFSET_STEP`` of them and lies as a row of x does. That is one
-stage for 8192 of k, after its 64, in bfloat16 two.
+stage, in bfloat16 two, for every 8192 of k, all behind the tile's last stage of x. An offset is of
+128 of k also where a column has one scale.
 
 Loads of scales take as long as half a step: those of the first stage are under the last products of
 the main loop, those of the next under the products here.

@@ -1,7 +1,7 @@
 """The configurations of ``decode_int8`` and ``decode_fp8`` for a problem. A launch is taken to last
 as long as ``decode``'s with the same weights, whose arrangements they have and whose bytes they
 read, and MARGIN more. With the quantisation of x before it, which it loads weights under, a
-product took 2 to 7 us more than decode's alone (four sizes, m = 1 to 16, an H200, 2026-11-29;
+product took 0 to 7 us more than decode's alone (four sizes, m = 1 to 16, an H200, 2026-11-29;
 experiments/23_w4a8). That holds where the main loop has about as many instructions as decode's.
 Counted in the SASS, a warp's part of a stage in groups of 128:
 
@@ -18,10 +18,10 @@ with zero points and groups of 64. None of these is proposed (``has_registers``)
 is spills, in any type. Problems have MOST_ROWS rows at most.
 
 Nor are arrangements with two blocks on a multiprocessor proposed, which decode has for 28672 x
-8192. Behind the quantisation they took 42 to 56 us there (int8 42 and 45, fp8 53 and 56, m = 1 and
-8), where without the early start it had been 40 to 43 in all, and arrangements with one block 39 to
-41 (m = 16). A guess, not tried: while another kernel runs, shared memory is set apart for one
-block."""
+8192. Behind the quantisation they took 39 to 56 us there (groups of 128, m = 1 and 8: int8 42 and
+45, fp8 53 and 56), where without the early start it had been 40 to 43 in all, and arrangements with
+one block 39 to 41 (m = 16). A guess, not tried: while another kernel runs, shared memory is set
+apart for one block."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The epilogue's arithmetic of ``decode_int8`` beside that of ``kernels.decode.output``: scales of
-rows of x, and the bias, in one fused multiply-add. Sums count in units of 1 / ``config.unit``,
-which the scale of a row takes out."""
+"""The epilogue's arithmetic of ``decode_int8`` and ``decode_fp8`` beside that of
+``kernels.decode.output``: scales of rows of x, and the bias, in one fused multiply-add. Sums
+count in units of 1 / ``config.unit``, which the scale of a row takes out."""
 
 
 def finish_verbs(lang, config, output):
