@@ -13,6 +13,7 @@ EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
   numba-marlin explain --m 16 --n 8192 --k 8192 --bits 8 --dtype bfloat16 --zeros integer
   numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
+  numba-marlin explain --m 1024 --n 8192 --k 8192 --activations fp8
   numba-marlin explain --m 16 --n 8192 --k 8192 --format nvfp4
   numba-marlin explain --m 16 --n 4096 --k 2048 --experts 128 --top-k 8 --combine
   numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
@@ -46,7 +47,7 @@ def add_arguments(parser) -> None:
         choices=OPERAND_FORMATS,
         help="both operands block-scaled, for block_scaled_matmul",
     )
-    mixtures.add_arguments(parser)
+    mixtures.add_arguments(parser, dense=True)
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -75,7 +76,9 @@ def execute(args, report) -> bool:
     from numba_marlin.heuristics import tuned
 
     types = types_of(args)
-    if mixtures.asked(args):
+    if args.activations is not None and not mixtures.given(args):
+        types |= _activations(args)
+    elif mixtures.asked(args):
         types |= mixtures.fields(args)
     given = (args.m, args.n, args.k, args.group_size, args.device)
     explanation = api.explain(*given, **types)
@@ -90,6 +93,14 @@ def execute(args, report) -> bool:
     for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
     return True
+
+
+def _activations(args) -> dict[str, str]:
+    """The fields of a product of one weight and activations in 8 bits."""
+    for option, given in (("--format", args.format is not None), ("--autotune", args.autotune)):
+        if given:
+            raise ValueError(f"{option} is for x in 16 bits: leave out --activations")
+    return {"activations": args.activations}
 
 
 def _measure(args, report, explanation) -> None:

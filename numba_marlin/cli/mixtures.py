@@ -13,7 +13,8 @@ PREFERENCE = 1.5  # that the router adds to the first expert's logit, and takes 
 WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32)}
 
 
-def add_arguments(parser) -> None:
+def add_arguments(parser, dense: bool = False) -> None:
+    """dense: one weight can have activations in 8 bits too."""
     parser.add_argument(
         "--experts",
         type=int,
@@ -37,7 +38,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--activations",
         choices=("int8", "fp8"),
-        help="of a mixture: x in 8 bits, a scale per row (default: as --kernel, else 16 bits)",
+        help=("" if dense else "of a mixture: ")
+        + "x in 8 bits, a scale per row (default: as --kernel, else 16 bits)",
     )
 
 
