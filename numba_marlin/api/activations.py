@@ -104,6 +104,7 @@ def quantized_matmul(
             " nm.quantize_activations(x[:, p.permutation]), and multiply by p.sorted_rows; or pass"
             f" activations={x.kind!r} and x as it is"
         )
+    x = replace(x)  # checked as by the constructor: one that was unpickled has not been
     if x.k != p.k:
         raise ValueError(f"x.shape={x.shape} must be (m, k) with k={p.k}, the weight's")
     if x.group_size is not None and backend != "reference":

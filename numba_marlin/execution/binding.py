@@ -20,6 +20,7 @@ from numba_marlin.formats.floats import float_type
 
 OPERAND, RESULT, PARTIALS, LOCKS = "operand", "result", "partials", "locks"
 ALIGNMENT = 16  # of an array's address
+OFFSETS = "offsets"  # of fp8 activations, which only some of their kernels read
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,16 @@ def bind(
     scaling: Scaling | None = None,
 ) -> Binding:
     """Bind a kernel to ``problem`` and operands, for a device of ``sms`` SMs. operands: those that
-    are None, or that the kernel has no parameter for, are left out; grid: default: the kernel's own
-    for these SMs; row_distance: stride of a's rows in elements, default k; scaling: for two
-    block-scaled operands."""
+    are None are left out, and offsets of x that the kernel does not take; grid: default: the
+    kernel's own for these SMs; row_distance: stride of a's rows in elements, default k; scaling:
+    for two block-scaled operands."""
     m, n, k = problem.m, problem.n, problem.k
     sizes = (m, n, k, k if row_distance is None else row_distance)
     told = {name for name, _ in definition.parameters}
     told |= {name for name, _ in definition.tensor_maps(config, *sizes).values()}
-    read = {name: each for name, each in operands.items() if each is not None and name in told}
+    read = {name: each for name, each in operands.items() if each is not None}
+    if OFFSETS not in told:
+        read.pop(OFFSETS, None)
     if scaling is not None:
         read |= _factors(definition, scaling)
     buffers = {
@@ -184,7 +187,7 @@ def routing_operands(routing) -> dict[str, Any]:
 def activation_operands(x) -> dict[str, Any]:
     """The arrays of ``formats.activations.QuantizedActivations``, {kernel parameter: array},
     wherever they are."""
-    return activation_rows(x) | ({} if x.offsets is None else {"offsets": x.offsets})
+    return activation_rows(x) | ({} if x.offsets is None else {OFFSETS: x.offsets})
 
 
 def activation_rows(x) -> dict[str, Any]:

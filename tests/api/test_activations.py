@@ -133,14 +133,23 @@ def test_offsets_are_operands_of_dense_kernels_and_of_no_mixtures(x):
     assert activation_rows(q).keys() == plain
 
 
-def test_a_kernel_is_bound_to_the_operands_that_it_has_parameters_for(x, packed):
-    """Those that it reads through a tensor map are some."""
-    q = nm.quantize_activations(x, "int8")
-    given = {**activation_operands(q), **weight_operands(packed), "nobodys": q.codes}
+def test_a_kernel_is_bound_to_offsets_if_it_reads_them(x, packed):
+    """It does through a tensor map."""
+    q = nm.quantize_activations(x, "fp8")
+    given = {**activation_operands(q), **weight_operands(packed)}
     problem = ActivationsProblem.of_quantized(q, packed)
-    kernel = registry.find_kernel("wgmma_int8")
-    found = bind(kernel, kernel.config_type(), problem, given, sms=2)
-    assert found.buffers.keys() == {"a", "a_scales", "b", "scales", "c"}
+    kernel, read = registry.find_kernel("wgmma_fp8"), {"a", "a_scales", "b", "scales", "c"}
+    for with_offsets in (False, True):
+        config = kernel.config_type(offsets=with_offsets)
+        found = bind(kernel, config, problem, given, sms=2)
+        assert found.buffers.keys() == (read | {"offsets"} if with_offsets else read)
+
+
+def test_what_was_unpickled_without_offsets_is_refused_by_name(x, packed):
+    q = nm.quantize_activations(x, "fp8")
+    object.__setattr__(q, "offsets", None)
+    with pytest.raises(TypeError, match="offsets=None must be .*of_codes"):
+        nm.matmul(q, packed, "reference")
 
 
 def test_offsets_must_lie_where_the_codes_do(x, packed, monkeypatch):
