@@ -287,7 +287,8 @@ def likely(candidates, within):
 def differences(config):
     """Fields of a configuration that are chosen, in words."""
     turns = ", in turns" if config.ordered else ""
-    return f"{config.tile_m} x {config.tile_n}, {config.stages} stages{turns}"
+    parts = f", {config.parts} parts" if config.parts > 1 else ""
+    return f"{config.tile_m} x {config.tile_n}, {config.stages} stages{turns}{parts}"
 
 
 def check(args):

@@ -13,8 +13,11 @@ bit (a scale per row of x; fma rounds once, to nearest even):
     total = 0; for g ascending: total = fma(float32(D[g]), float32(scale_w[g]), total)
     y     = 16-bit type of fma(total, scale_x[r], bias[c], or 0)
 
-float32(D) is rounded to nearest even where a group is so long that D does not fit. A kernel whose
-order is another (parts of k) has no bits to match, but stays under ``error_bound``.
+float32(D) is rounded to nearest even where a group is so long that D does not fit. Where blocks
+share k in ``parts``, part r of P has the steps of 128 from S r // P on, of S: each has a total of
+its own, and they are added up in the order of k. With one scale per column sums of int8 are added
+up as integers. A kernel whose order is another has no bits to match, but stays under
+``error_bound``.
 
 **With fp8 activations** D is a float, exact in float64 (18 bits of e4m3, 4 of the weight, 7 of the
 terms), but tensor cores of Hopper keep few of its bits. Kernels add up ``FP8_DEPTH`` of k at most,
@@ -35,6 +38,7 @@ from numba_marlin.quantizers.dequantize import as_quantized
 from numba_marlin.reference import small_sums, weights
 
 UNIT_ROUNDOFF = 2.0**-24
+STEP = 128  # of k, which blocks that share k have whole
 FP8_DEPTH = 512
 FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 
@@ -98,24 +102,43 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         return total.astype(np.float32)
 
 
+def part_ends(k: int, parts: int) -> list[int]:
+    """Where each of so many parts of k ends."""
+    steps = -(-k // STEP)
+    return [min(STEP * (steps * part // parts), k) for part in range(1, parts + 1)]
+
+
 def kernel_product(
-    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+    x: QuantizedActivations,
+    weight: weights.Weight,
+    bias: np.ndarray | None = None,
+    parts: int = 1,
 ) -> np.ndarray:
-    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order; of fp8, if
-    its tensor cores lose none. ValueError as ``group_sums``, and for scales per group of x."""
-    return round_to(kernel_sums(x, weight, bias), x.dtype)
+    """[m, n] of ``x.dtype``: the bits of a kernel that adds groups in ascending order, in so many
+    ``parts`` of k; of fp8, if its tensor cores lose none. ValueError as ``group_sums``, and for
+    scales per group of x."""
+    return round_to(kernel_sums(x, weight, bias, parts), x.dtype)
 
 
 def kernel_sums(
-    x: QuantizedActivations, weight: weights.Weight, bias: np.ndarray | None = None
+    x: QuantizedActivations,
+    weight: weights.Weight,
+    bias: np.ndarray | None = None,
+    parts: int = 1,
 ) -> np.ndarray:
     """float32 [m, n]: those of ``kernel_product``, before they are rounded."""
     if x.group_size is not None:
         raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
     plain = _plain(x, weight)
-    total = np.zeros((x.m, plain.n), np.float32)
-    for sums, scales in zip(group_sums(x, plain), plain.scales.astype(np.float32)):
-        total = fma(sums.astype(np.float32), np.broadcast_to(scales, total.shape), total)
+    sums, scales = group_sums(x, plain).astype(np.float32), plain.scales.astype(np.float32)
+    total, size = np.zeros((x.m, plain.n), np.float32), plain.rows_per_group
+    # (one group is not cut: its sums are integers, or exact)
+    ends = part_ends(plain.k, parts) if len(sums) > 1 else [plain.k]
+    for first, end in zip([0, *ends], ends):
+        part = np.zeros_like(total)
+        for group in range(first // size, end // size):
+            part = fma(sums[group], np.broadcast_to(scales[group], part.shape), part)
+        total = total + part
     beside = np.zeros(plain.n, np.float32) if bias is None else bias.astype(np.float32)
     return fma(total, np.broadcast_to(x.scales[:, None], total.shape), beside[None])
 
@@ -126,13 +149,14 @@ def error_bound(
     bias: np.ndarray | None = None,
     depth: int | None = None,
     offsets: bool | None = None,
+    parts: int = 1,
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
     before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
-    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most. depth:
-    of a kernel of int8 whose exact sums are of parts of groups, of so many of k at least. offsets:
-    whether a kernel of fp8 uses those of x, which makes the bound three to four times as large;
-    None: it may."""
+    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most, counted
+    from where each of the ``parts`` begins. depth: of a kernel of int8 whose exact sums are of
+    parts of groups, of so many of k at least. offsets: whether a kernel of fp8 uses those of x,
+    which makes the bound three to four times as large; None: it may."""
     plain = _plain(x, weight)
     sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
     if depth is not None and x.kind == "int8":
@@ -142,11 +166,11 @@ def error_bound(
     lost = np.zeros((x.m, plain.n))
     if x.kind == "fp8":
         codes = _integers(plain).reshape(plain.k, plain.n).astype(np.float64)
-        sums, losses = _fp8_sums(x, plain, codes)
+        sums, losses = _fp8_sums(x, plain, codes, parts)
         scales = np.repeat(scales, len(sums) // len(scales), axis=0)
         lost = (losses * np.abs(scales[:, None])).sum(axis=0)
         if offsets is not False:
-            lost = np.maximum(lost, _lost_with_offsets(x, plain, codes))
+            lost = np.maximum(lost, _lost_with_offsets(x, plain, codes, parts))
         lost = lost * np.abs(x.scales[:, None])
     magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
     magnitude = magnitude + lost
@@ -158,17 +182,17 @@ def error_bound(
 
 
 def _fp8_sums(
-    x: QuantizedActivations, plain: QuantizedWeight, codes: np.ndarray
+    x: QuantizedActivations, plain: QuantizedWeight, codes: np.ndarray, parts: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """-> (exact sums of x times ``codes`` [k, n], bounds of what the tensor cores lose of them),
     float64 [pieces, m, n]: pieces of ``FP8_DEPTH`` of k, of as many for each scale group, which may
-    be shorter."""
+    be shorter, and none across parts."""
     size, values = plain.rows_per_group, _numbers(x)
-    depth = min(size, FP8_DEPTH)
+    cuts = sorted({*range(0, plain.k, size), *part_ends(plain.k, parts), plain.k})
     sums, losses = [], []
-    for group in range(0, plain.k, size):
-        for first in range(group, group + size, depth):
-            here = slice(first, min(first + depth, group + size))
+    for begin, end in zip(cuts, cuts[1:]):
+        for first in range(begin, end, FP8_DEPTH):
+            here = slice(first, min(first + FP8_DEPTH, end))
             left, right = values[:, here], codes[here]
             sums.append(left @ right)
             tail = (0, -left.shape[1] % small_sums.TERMS)
@@ -180,7 +204,7 @@ def _fp8_sums(
 
 
 def _lost_with_offsets(
-    x: QuantizedActivations, plain: QuantizedWeight, weights: np.ndarray
+    x: QuantizedActivations, plain: QuantizedWeight, weights: np.ndarray, parts: int
 ) -> np.ndarray:
     """float64 [m, n], before x is scaled: a bound of what is lost where weights [k, n] are
     multiplied as code and code - 15, and the offsets are added, 16 groups at a time; 0 where no
@@ -191,7 +215,7 @@ def _lost_with_offsets(
         return np.zeros((x.m, plain.n))
     odd = np.arange(plain.k)[:, None] % 2
     moved = np.where(odd, -7.0, 8.0)  # what code - 15, and the code, are more than the weight
-    sums, losses = _fp8_sums(x, plain, weights + moved)
+    sums, losses = _fp8_sums(x, plain, weights + moved, parts)
     scales = np.abs(plain.scales.astype(np.float64))
     of_pieces = np.repeat(scales, len(sums) // len(scales), axis=0)[:, None]
     groups = -(-plain.k // OFFSET_GROUP)
@@ -200,8 +224,8 @@ def _lost_with_offsets(
     each = np.abs(both.reshape(x.m, groups, OFFSET_GROUP).sum(axis=2))
     offsets = each @ np.repeat(scales, groups // len(scales), axis=0)
     added = offsets + (np.abs(sums) * of_pieces).sum(axis=0)
-    parts = x.offsets.shape[1]
-    bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of a part of an offset
-    products = parts * -(-groups // 16)
+    summands = x.offsets.shape[1]
+    bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of one of them
+    products = summands * -(-groups // 16)
     lost = (losses * of_pieces).sum(axis=0)
-    return lost + 2.0 ** -(parts * bits) * offsets + products * 2.0**-20 * added
+    return lost + 2.0 ** -(summands * bits) * offsets + products * 2.0**-20 * added

@@ -17,17 +17,19 @@ def check_product(
     bias: np.ndarray | None = None,
     depth: int | None = None,
     offsets: bool | None = None,
+    parts: int = 1,
 ) -> None:
     """AssertionError unless y is x times the weight as a kernel of groups in ascending order must
     give it: of int8 bit for bit, of fp8 within ``reference.activations.error_bound`` and a rounding
     to y's type. depth: of a kernel in another order, whose sums of so many of k at least are exact:
-    within the bound too. offsets: whether one of fp8 uses those of x; None: it may."""
+    within the bound too. offsets: whether one of fp8 uses those of x; None: it may. parts: of k,
+    which blocks share."""
     if x.kind == "int8" and depth is None:
-        expected = activations.kernel_product(x, weight, bias)
+        expected = activations.kernel_product(x, weight, bias, parts)
         wrong = np.argwhere(y.view(np.uint16) != expected.view(np.uint16))
     else:
         expected = activations.matmul(x, weight, bias)
-        bound = activations.error_bound(x, weight, bias, depth, offsets)
+        bound = activations.error_bound(x, weight, bias, depth, offsets, parts)
         unit = 2.0 ** -{"float16": 11, "bfloat16": 8}[x.dtype]
         smallest = float(np.finfo(np.float16).smallest_subnormal)
         near = bound + unit * (np.abs(expected) + bound) + smallest

@@ -58,10 +58,12 @@ NAMES = (
     "stmatrix_x4_trans",
     "shfl_sync_idx",
     "shfl_sync_bfly",
+    "vote_any",
     "elect_sync",
     "bar_warp_sync",
     "bar_sync",
 )
+RARELY = 40  # of so many lanes one has a vote
 NOTES = {
     "elect_sync": "which lane is elected is left open by the ISA",
     "atom_add_acq_rel_gpu": "a word a lane: the order of lanes is left open by the ISA",
@@ -119,6 +121,8 @@ def operand_bits(name: str, operand) -> np.ndarray:
     drawn = draws.raw(seed, shape[0] * operand.width).reshape(shape)
     if operand.name in limits:
         return drawn % np.uint64(limits[operand.name])
+    if name == "vote_any":
+        return np.where(drawn % np.uint64(RARELY), np.uint64(0), drawn & np.uint64(0xFFFFFFFF))
     if operand.type == "f32":
         return (
             draws.mixed(seed, drawn.size, draws.FLOATS, np.uint32).astype(np.uint64).reshape(shape)

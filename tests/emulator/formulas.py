@@ -204,6 +204,11 @@ def elect(w):
     return (np.arange(THREADS) % 32 == 0).astype(np.uint64)[:, None]
 
 
+def votes(w):
+    warps = w.inputs["value"].reshape(-1, 32)
+    return np.repeat(warps.any(axis=1), 32).astype(np.uint64)[:, None]
+
+
 def nothing(w):
     return None
 
@@ -236,6 +241,7 @@ FORMULAS = {
     "max_f32": on_floats(np.fmax),
     "min_f32": on_floats(np.fmin),
     "shfl_sync_bfly": shuffle_across,
+    "vote_any": votes,
     "rcp_rn_f32": on_floats(lambda x: 1 / x.astype(np.float64)),
     "rcp_approx_f32": on_floats(lambda x: flushed(1 / flushed(x).astype(np.float64))),
     "ex2_approx_f32": on_floats(lambda x: flushed(np.exp2(flushed(x).astype(np.float64)))),

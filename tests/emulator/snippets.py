@@ -150,6 +150,8 @@ def draw(instruction, operand, generator):
         return np.full(shape, 0xFFFFFFFF, np.uint64)
     if name.startswith("shfl_sync") and operand.name in ("lane", "lane_mask"):
         return generator.integers(0, 32, shape).astype(np.uint64)
+    if name == "vote_any":  # of a warp none has a vote, or few
+        return (generator.integers(0, 40, shape) == 0).astype(np.uint64)
     # small integers: every sum is exact, in whatever order the tensor core adds
     if name.startswith("mma"):
         if operand.type == "f32":

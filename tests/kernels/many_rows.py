@@ -41,7 +41,7 @@ def product(x, weight, config, **options):
 def right(m, n, k, config, run_on="machine", **options):
     x, weight, bias = operands(m, n, k, config)
     actual = product(x, weight, config, bias=bias, run_on=run_on, **options)
-    check_product(actual, x, weight, bias, offsets=config.offsets)
+    check_product(actual, x, weight, bias, offsets=config.offsets, parts=config.parts)
 
 
 def integers(m, n, k, config, seed=0):

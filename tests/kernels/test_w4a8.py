@@ -45,7 +45,7 @@ H200 = devices.device("H200")
 def same_bits(m, n, k, config, run_on="machine", **options):
     x, weight, bias = integers(m, n, k, config)
     actual = product(x, weight, config, bias=bias, run_on=run_on, **options)
-    expected = activations.kernel_product(x, weight, bias)
+    expected = activations.kernel_product(x, weight, bias, config.parts)
     assert np.array_equal(actual.view(np.uint16), expected.view(np.uint16))
 
 

@@ -2,7 +2,7 @@
 
 The times are modelled: a fixed part, and the bytes that the busiest SM reads, at a rate. Both were
 fitted, an arrangement at a time, to runs on an H200 (132 SMs, launches back to back, weights not in
-L2): m = 1 to 32, 32 real layers and larger ones (experiments/25_every_cell, ``refit``, 2026-11-28).
+L2): m = 1 to 32, 32 real layers and larger ones (experiments/25_every_cell, ``refit``, 2026-11-29).
 The rates for 32 rows, which were not fitted anew, are those of a form that spilled a few registers
 and, for the narrower tile, had stages of 256. 8 bits and zero points were not timed: there it is
 the bytes that say how long it takes. Another device's memory scales the rate.
@@ -76,13 +76,13 @@ class Arrangement:
 
 
 FITTED = {  # us of a launch, bytes that an SM takes in a ns
-    Arrangement(8, 1, 8, 512, 7, 1, True): (2.32, 30.6),
-    Arrangement(8, 2, 8, 512, 4, 1, False): (4.16, 31.6),
-    Arrangement(8, 4, 2, 128, 5, 2, False): (4.81, 34.3),
-    Arrangement(16, 1, 8, 512, 5, 1, True): (2.51, 28.7),
-    Arrangement(16, 4, 2, 256, 4, 1, False): (7.69, 36.5),
-    Arrangement(16, 8, 1, 256, 3, 1, False): (9.74, 34.2),
-    Arrangement(32, 2, 4, 128, 6, 1, False): (6.5, 22),
+    Arrangement(8, 1, 8, 512, 7, 1, True): (2.39, 30.1),
+    Arrangement(8, 2, 8, 512, 4, 1, False): (3.66, 31.2),
+    Arrangement(8, 4, 2, 128, 5, 2, False): (4.47, 34.3),
+    Arrangement(16, 1, 8, 512, 5, 1, True): (2.66, 28.3),
+    Arrangement(16, 4, 2, 256, 4, 1, False): (7.52, 37.1),
+    Arrangement(16, 8, 1, 256, 3, 1, False): (8.93, 34.2),
+    Arrangement(32, 2, 4, 128, 6, 1, False): (6.86, 22),
     Arrangement(32, 8, 1, 128, 4, 1, False): (9.5, 24),
 }
 # Two blocks an SM have to be asked for, by a configuration's fields. In a model, where other
@@ -107,15 +107,16 @@ class Costs:
     """What the prediction is made of. ``experiments/25_every_cell`` fits it to rows."""
 
     #: what a byte of x costs, beside one of weights: it comes from L2
-    x_share: float = 0.269
+    x_share: float = 0.251
     #: of a ring, where the next launch has SMs of its own
-    read_ahead: float = 0.59
+    read_ahead: float = 0.598
     #: {Arrangement: (us of a launch, bytes that an SM takes in a ns)}
-    fitted: Mapping[Arrangement, tuple[float, float]] = field(default_factory=lambda: FITTED)
+    fitted: Mapping[Arrangement, tuple[float, ...]] = field(default_factory=lambda: FITTED)
 
     def fit_of(self, config: DecodeConfig) -> tuple[float, float]:
         found = (fit for each, fit in self.fitted.items() if each.like(config))
-        return next(found, OTHERWISE[config.batch])
+        us, rate = next(found, OTHERWISE[config.batch])
+        return us, rate
 
 
 COSTS = Costs()
@@ -161,10 +162,12 @@ def _arranged(arrangements, problem: WeightProblem) -> list[DecodeConfig]:
     return [config for config in found if config is not None]
 
 
-def described(problem: WeightProblem, config: DecodeConfig, device: Device) -> Description:
+def described(
+    problem: WeightProblem, config: DecodeConfig, device: Device, costs: Costs = COSTS
+) -> Description:
     return Description(
-        predicted_us(problem, config, device),
-        reasons(problem, config, device.sms),
+        predicted_us(problem, config, device, costs),
+        reasons(problem, config, device.sms, costs),
         work(problem, config, device.sms),
     )
 
@@ -219,10 +222,10 @@ def predicted_us(
     group_bytes = (
         config.scale_bytes / COLUMNS * scale_rows + config.zero_bytes / COLUMNS * zero_rows
     )
-    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + costs.x_share * 2 * k * min(
-        m, config.batch
-    )
-    busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
+    x_bytes = config.x_element_bytes * k * min(m, config.batch)
+    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + costs.x_share * x_bytes
+    steps = 1 if config.whole else ceil_div(k, config.stage_k)  # of a tile; stripes have whole ones
+    busiest = ceil_div(tiles * steps, blocks) * tile_bytes / steps
     if config.whole and blocks < device.sms:
         # blocks of the next launch, or some of them, run beside those of this one: what they read
         # before they must wait is no more than their ring
@@ -232,11 +235,14 @@ def predicted_us(
     return fixed_us + busiest / (1000 * rate)
 
 
-def was_timed(config: DecodeConfig) -> bool:
-    return (config.bits, config.zeros) == (4, None) and any(each.like(config) for each in FITTED)
+def was_timed(config: DecodeConfig, costs: Costs = COSTS) -> bool:
+    plain = (config.bits, config.zeros) == (4, None)
+    return plain and any(each.like(config) for each in costs.fitted)
 
 
-def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
+def reasons(
+    problem: WeightProblem, config: DecodeConfig, sms: int, costs: Costs = COSTS
+) -> tuple[str, ...]:
     m, tiles = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
     found = [
         f"rows come in eights: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))}, tiles of 16"
@@ -264,6 +270,6 @@ def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str
     ]
     if tails:
         found.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
-    if not was_timed(config):
+    if not was_timed(config, costs):
         found.append("nobody timed this arrangement with these types: its time is a guess")
     return tuple(found)

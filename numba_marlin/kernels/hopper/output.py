@@ -29,16 +29,18 @@ from numba_marlin.kernels.language.tuples import for_each, map_each
 FIRST_BARRIER = 1
 
 
-def output_verbs(lang, config, schedule=None):
+def output_verbs(lang, config, schedule=None, first_barrier=FIRST_BARRIER, integers=False):
     """-> namespace of device functions: combine, finish_columns, write_result, drain, and
-    ``lay_down`` for those who store otherwise. schedule: other verbs than those of ``schedule``."""
+    ``lay_down`` for those who store otherwise. schedule: other verbs than those of ``schedule``.
+    first_barrier: the named barrier of warpgroup 0; the next is that of 1. integers: what
+    ``combine`` adds up are int32."""
     cuda, ptx = lang.cuda, lang.ptx
-    uint32, uint64 = lang.uint32, lang.uint64
+    int32, uint32, uint64 = lang.int32, lang.uint32, lang.uint64
     cfg = lang.constants(config)
     schedule = schedule or schedule_verbs(lang, config)
     columns = column_verbs(lang, config)
     pair_of, finish = columns.pair_of, columns.finish_quads(config.accumulators)
-    zeros = ptx.zero_f32(width=config.accumulators)
+    zeros = (ptx.zero_i32 if integers else ptx.zero_f32)(width=config.accumulators)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
     # Of the 16 bytes in shared memory whose address a lane gives stmatrix: the address of their row
@@ -47,14 +49,33 @@ def output_verbs(lang, config, schedule=None):
 
     # ---- quads, strips, all strips of a thread's accumulators ----
 
-    @lang.device
-    def put_quad(acc, address):
-        ptx.st_global_v4_f32(address, acc)
+    if integers:
 
-    @lang.device
-    def add_quad(acc, address):
-        other = ptx.ld_global_v4_f32(address)
-        return acc[0] + other[0], acc[1] + other[1], acc[2] + other[2], acc[3] + other[3]
+        @lang.device
+        def put_quad(acc, address):
+            ptx.st_global_v4_b32(
+                address, (uint32(acc[0]), uint32(acc[1]), uint32(acc[2]), uint32(acc[3]))
+            )
+
+        @lang.device
+        def add_quad(acc, address):
+            other = ptx.ld_global_v4_b32(address)
+            return (
+                int32(acc[0] + int32(other[0])),
+                int32(acc[1] + int32(other[1])),
+                int32(acc[2] + int32(other[2])),
+                int32(acc[3] + int32(other[3])),
+            )
+    else:
+
+        @lang.device
+        def put_quad(acc, address):
+            ptx.st_global_v4_f32(address, acc)
+
+        @lang.device
+        def add_quad(acc, address):
+            other = ptx.ld_global_v4_f32(address)
+            return acc[0] + other[0], acc[1] + other[1], acc[2] + other[2], acc[3] + other[3]
 
     @lang.device
     def store_sixteen_rows(acc, address):
@@ -151,13 +172,13 @@ def output_verbs(lang, config, schedule=None):
         else 0. The warpgroup's first barrier: all its threads have put theirs, which thread 0's
         atomic then publishes; its second: the answer is in shared memory, for all threads."""
         flag = shared.base + cfg.flags_at + thread.warpgroup * 4
-        ptx.bar_sync(thread.warpgroup + FIRST_BARRIER, WARPGROUP)
+        ptx.bar_sync(thread.warpgroup + first_barrier, WARPGROUP)
         if thread.number == 0:
             came_last = ptx.atom_add_acq_rel_gpu(lock, 1) == others
             ptx.st_shared_b32(flag, others + 1 if came_last else 0)
             if came_last:
                 ptx.st_global_b32(lock, 0)
-        ptx.bar_sync(thread.warpgroup + FIRST_BARRIER, WARPGROUP)
+        ptx.bar_sync(thread.warpgroup + first_barrier, WARPGROUP)
         return ptx.ld_shared_b32(flag)
 
     @lang.device

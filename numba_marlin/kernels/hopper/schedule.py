@@ -56,6 +56,13 @@ def schedule_verbs(lang, config):
         return uint32(cuda.blockIdx.x) % cfg.team
 
     @lang.device
+    def own_steps(plan):
+        """Those of a tile that this block of a team multiplies: the first, and the one behind the
+        last."""
+        rank = rank_in_team()
+        return plan.steps * rank // cfg.team, plan.steps * (rank + 1) // cfg.team
+
+    @lang.device
     def plan_of(sizes):
         return plan_of_tiles(
             own_team(),
@@ -88,10 +95,9 @@ def schedule_verbs(lang, config):
             steps = min(plan.steps - first_step, plan.end - position)
             return WorkItem(tile, first_step, steps, position + steps, wave)
         if wave < plan.waves:
-            rank = rank_in_team()
-            first_step = plan.steps * rank // cfg.team
-            steps = plan.steps * (rank + 1) // cfg.team - first_step
-            return WorkItem(wave * team.teams + team.number, first_step, steps, position, wave + 1)
+            first_step, end = own_steps(plan)
+            tile = wave * team.teams + team.number
+            return WorkItem(tile, first_step, end - first_step, position, wave + 1)
         return WorkItem(NO_TILE, 0, 0, position, wave)
 
     @lang.device
@@ -120,6 +126,7 @@ def schedule_verbs(lang, config):
         WorkItem=WorkItem,
         Plan=Plan,
         own_team=own_team,
+        own_steps=own_steps,
         plan_of=plan_of,
         plan_of_tiles=plan_of_tiles,
         first_item=first_item,

@@ -8,8 +8,16 @@ steps took 196 cycles and 3/4 of both where sums are promoted, and 205 and 0.69 
 are not, to within 13% of the times in ``kernel`` (m = 16 to 4096, k and n of 4096 and 8192, an
 H200, 2026-11-29). Launches take up to 1.44 of what follows from it (experiments/23_w4a8). In turns
 (``ordered``) they take 2 to 3% less; with offsets tiles of up to 128 rows 1 to 6% less, those of
-192 rows 7% less to 8% more, and those of 176 12 to 20% more. Tiles are whole, so that few tiles
-leave SMs idle: 176 rows are there for their number.
+192 rows 7% less to 8% more, and those of 176 12 to 20% more; of int8 behind the quantisation of x
+tiles of 128 columns and up to 128 rows 1% more. 176 rows are there for their number of tiles.
+
+Where tiles are fewer than SMs, equal parts of them (``parts``), as many as there are SMs for, take
+less: 28672 x 8192, m = 64, quantisation included, 44 us where 69 had been (fp8 in groups of 128,
+64 x 256 in 4 parts). Their steps take 11% longer than those of whole tiles, 19% with 256 columns,
+and in turns 7 to 8% less than that. No step takes less than its weights and scales need on their
+way from memory. Fitted to launches behind the quantisation of x (m = 16 to 256, five sizes, an
+H200, 2026-11-29; ``arrangements.py`` in experiments/23_w4a8): 6% off on average, and what is chosen
+takes 0.3% more than the fastest.
 
 Where x brings offsets and the weights are such that they serve (``offset_types``), they are used
 for all tiles, so that the order of sums does not depend on m: bytes in 5 instructions, not 10,
@@ -19,8 +27,12 @@ which with groups of 128 took 8 to 15% less of a product, with one scale per col
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.hopper.parts import PARTS
 from numba_marlin.kernels.language.choice import (
+    FITTED_BANDWIDTH_PER_SM,
     Description,
     check_groups,
     check_types,
@@ -45,6 +57,11 @@ OTHERS = (
 )
 LEAST_ROWS_IN_TURNS = 64
 LAUNCH_US, TILE_US = 2.5, 0.5
+PARTS_US, PART_US = 2.87, 0.011  # of a tile in parts: once; for each part, of a KiB of its sums
+PARTS_SLOWER = {64: 1.11, 128: 1.11, 256: 1.19}  # a step in parts, by columns, in those of a whole
+BYTES_NS = {64: 31.2, 128: 31.2, 256: 33.7}  # that an SM takes at most, by a tile's columns
+INVARIANT_PARTS = (1, 2, 4)
+MOST_ROWS_IN_PARTS = 176  # in parts 192 rows spill, with offsets, 8 to 24 bytes
 MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
 # instructions of a warp: of a step; of a strip, without and with zero points; of a promotion
 STEP, STRIP, PROMOTION = 46, {"int8": (40, 77), "fp8": (80, 95)}, {"int8": 3, "fp8": 1}
@@ -57,11 +74,33 @@ SUMS = {
 PROMOTED, PLAIN = (196, 0.756), (205, 0.69)
 IN_TURNS = {"int8": 0.98, "fp8": 0.97}  # of the same without
 IN_TURNS_WITH_OFFSETS = 0.98, 1.03  # of tiles of up to 128 rows, and of more
+NARROW_IN_TURNS = 1.01  # of int8: tiles of 128 columns and up to 128 rows
+PARTS_IN_TURNS = {"int8": 0.92, "fp8": 0.93}
 LOWEST, OF_LOWEST = 16, 1.07  # rows of the lowest tile, which takes so much more than its steps say
 
 
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
-    """Every arrangement, with the problem's types, but for tiles that would be half empty."""
+    """Every arrangement, with the problem's types, but for tiles that would be half empty: with
+    whole tiles, and with as many parts of each as there are SMs for."""
+    found = _arranged(problem, device)
+    for whole in tuple(found):
+        tiles, steps = whole.tiles(problem.m, problem.n), ceil_div(problem.k, STAGE_K)
+        parts = max((each for each in PARTS if tiles * each <= device.sms), default=1)
+        if 1 < parts <= steps and whole.tile_m <= MOST_ROWS_IN_PARTS:
+            found.append(replace(whole, parts=parts))
+    return found
+
+
+def invariant_configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
+    """Whole tiles, and those in as many parts whatever m is."""
+    found, steps = _arranged(problem, device), ceil_div(problem.k, STAGE_K)
+    return [
+        replace(each, parts=parts) for each in found for parts in INVARIANT_PARTS if parts <= steps
+    ]
+
+
+def _arranged(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
+    """Every arrangement of whole tiles."""
     blocks, config_type = group_blocks_of(problem), CONFIGS[problem.activations]
     exact_columns = blocks == -1 and problem.activations == "int8"
     if exact_columns and problem.k > MOST_K:
@@ -92,9 +131,6 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaByt
     return [config for config in found if config is not None]
 
 
-invariant_configurations = configurations  # all have one order of sums
-
-
 def offset_types(problem: ActivationsProblem) -> bool:
     """Whether weights can be multiplied as codes, with the offsets that x brings."""
     blocks = group_blocks_of(problem)
@@ -114,17 +150,40 @@ def step_cycles(config: WgmmaBytesConfig) -> float:
     issue = instructions(config) * 4 * config.warpgroups / SCHEDULERS
     tensor = config.tile_m * config.tile_n * STAGE_K / PRODUCTS_PER_CYCLE
     fixed, part = PROMOTED if config.promotes else PLAIN
-    turns = IN_TURNS[config.activations]
+    slower = OF_LOWEST if config.tile_m == LOWEST else 1
+    if config.ordered:
+        slower *= _in_turns(config)
+    if config.parts > 1:
+        slower *= PARTS_SLOWER[config.tile_n]
+    return slower * (fixed + part * (issue + tensor))
+
+
+def _in_turns(config: WgmmaBytesConfig) -> float:
+    """Cycles of a step in turns, in those of the same without."""
+    high = config.tile_m > 128
+    if config.parts > 1:
+        return PARTS_IN_TURNS[config.activations]
     if config.offsets:
-        turns = IN_TURNS_WITH_OFFSETS[config.tile_m > 128]
-    turns = turns if config.ordered else 1
-    lowest = OF_LOWEST if config.tile_m == LOWEST else 1
-    return turns * lowest * (fixed + part * (issue + tensor))
+        return IN_TURNS_WITH_OFFSETS[high]
+    if config.activations == "int8" and config.tile_n == 128 and not high:
+        return NARROW_IN_TURNS
+    return IN_TURNS[config.activations]
+
+
+def step_us(config: WgmmaBytesConfig, device: Device) -> float:
+    """Of a step, with the way of its weights and scales from the device's memory."""
+    rate = BYTES_NS[config.tile_n]
+    if device.bandwidth_bytes:
+        rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
+    fetched = config.copied_bytes - config.x_stage_bytes
+    return max(step_cycles(config) / MHZ, fetched / (1000 * rate))
 
 
 def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Device) -> Description:
-    tiles = config.tiles(problem.m, problem.n)
-    rounds, steps = ceil_div(tiles, device.sms), ceil_div(problem.k, STAGE_K)
+    tiles, steps = config.tiles(problem.m, problem.n), ceil_div(problem.k, STAGE_K)
+    teams = max(1, device.sms // config.parts)
+    rounds, steps = ceil_div(tiles, teams), ceil_div(steps, config.parts)
+    tile_us = TILE_US + steps * step_us(config, device)
     passes = ceil_div(problem.m, config.tile_m)
     reasons = (
         f"{tiles:,} tiles of {config.tile_m} rows by {config.tile_n} columns for {device.sms} SMs:"
@@ -133,12 +192,18 @@ def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Dev
     )
     if config.offsets:
         reasons += ("weights are multiplied as codes, and the sums of x that x brings taken off",)
+    if config.parts > 1:
+        tile_us += PARTS_US + PART_US * config.parts * config.partial_bytes / 1024
+        reasons += (
+            f"{config.parts} blocks share each tile along k, in equal parts; who comes last adds"
+            " up, nobody waits",
+        )
     if config.ordered:
         reasons += ("two warpgroups take turns: one promotes sums while the other multiplies",)
     if config.zeros is not None or config.group_blocks in (2, 4):
         reasons += ("nobody timed this arrangement: its time is counted, not measured",)
     return Description(
-        LAUNCH_US + rounds * (TILE_US + steps * step_cycles(config) / MHZ),
+        LAUNCH_US + rounds * tile_us,
         reasons,
         {"tiles": {"m": passes, "n": ceil_div(problem.n, config.tile_n)}},
     )

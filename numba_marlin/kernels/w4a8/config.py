@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP
+from numba_marlin.kernels.hopper.parts import SharedTiles
 from numba_marlin.kernels.hopper.shared import WARPGROUP, SharedMemory
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.layout.w4a8 import UNIT
@@ -22,7 +23,7 @@ MOST_K = (2**31 - 1) // (UNIT * 8 * 127) // 16 * 16
 
 
 @dataclass(frozen=True)
-class WgmmaBytesConfig(SharedMemory):
+class WgmmaBytesConfig(SharedTiles, SharedMemory):
     """What can be chosen; the properties follow from it. Of either type of activations."""
 
     #: one of ``formats.activations.KINDS``
@@ -42,6 +43,8 @@ class WgmmaBytesConfig(SharedMemory):
     group_m: int = 8
     #: two warpgroups take turns to multiply, so that one promotes while the other multiplies
     ordered: bool = False
+    #: split-K: blocks that share each tile along k, and add up through the workspace
+    parts: int = 1
     #: of scales of W, bias and c: "float16" or "bfloat16"
     dtype: str = "float16"
     #: a bias is added at the end
@@ -76,6 +79,7 @@ class WgmmaBytesConfig(SharedMemory):
             raise ValueError(
                 f"ordered=True needs warpgroups={self.warpgroups} to be 2, and sums to promote"
             )
+        self.check_parts()
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.dtype not in ("float16", "bfloat16"):
@@ -106,14 +110,6 @@ class WgmmaBytesConfig(SharedMemory):
     @property
     def split(self):
         return False
-
-    @property
-    def team(self):
-        return 1
-
-    @property
-    def parts(self):
-        return 1
 
     @property
     def cluster(self):
@@ -227,21 +223,37 @@ class WgmmaBytesConfig(SharedMemory):
     # ---- launch
 
     @property
+    def team(self):
+        """Blocks that take a tile together, each its part of k."""
+        return self.parts
+
+    @property
     def order_of_sums(self):
         """As ``KernelDefinition.order_of_sums``: sums of groups are made by the same products, and
-        are added in the order of k, whatever m and the grid."""
+        are added in the order of k, whatever m and the grid; then those of parts, unless they are
+        integers, of which every order gives the same."""
         order = SUMS_ORDER.format(self.activations)
-        return f"{order}, then offsets" if self.offsets else order
+        if self.offsets:
+            order += ", then offsets"
+        return f"{order}, in {self.parts} parts" if self.promotes and self.parts > 1 else order
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)
+
+    def workspace_bytes(self, m, n, k, sms):
+        return self.parts_workspace(m, n)
 
     def grid(self, m, n, k, sms):
         if not self.promotes and k > MOST_K:
             raise ValueError(
                 f"k={k} must be {MOST_K} at most with one scale per column: its sums have 32 bits"
             )
-        return (min(sms, self.tiles(m, n)), 1, 1)
+        steps = ceil_div(k, STAGE_K)
+        if steps < self.parts:
+            raise ValueError(
+                f"parts={self.parts} must be {steps} at most: k={k} has so many steps of {STAGE_K}"
+            )
+        return (max(1, min(sms // self.parts, self.tiles(m, n))) * self.parts, 1, 1)
 
 
 @dataclass(frozen=True)

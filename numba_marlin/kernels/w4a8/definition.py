@@ -35,6 +35,8 @@ def shared(config_type: type) -> dict[str, Any]:
             ("scales", "u64"),
             ("bias", "u64"),
             ("a_scales", "u64"),
+            ("partials", "u64"),
+            ("locks", "u64"),
             ("m", "i32"),
             ("n", "i32"),
             ("k", "i32"),
@@ -43,6 +45,7 @@ def shared(config_type: type) -> dict[str, Any]:
         threads=lambda config: config.threads,
         shared_bytes=lambda config: config.shared_bytes,
         grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
+        workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
         tensor_maps=tensor_maps,
         takes=TakesActivations(
             dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")),
@@ -74,6 +77,7 @@ def shared(config_type: type) -> dict[str, Any]:
                     "multiply_in_order",
                     "add_quad",
                 ),
+                "reduce_grid": ("combine_parts",),
                 "write": (
                     "finish_quad",
                     "row_scale",

@@ -12,6 +12,8 @@ a_map, b_map, s_map, c_map, z_map, o_map   tensor maps (``tensor_maps``) of
 c, scales          addresses of the same; of scales, where there is one per column, or with offsets
 bias               [n], of the type of c
 a_scales           float32 [m], of the rows of x
+partials, locks    workspace of tiles in parts (``parts_workspace``), fp32 (int32 where sums are)
+                   and int32; locks are zero before and after
 m, n, k            int32, at least 1; k a multiple of 16, n of 8
 
 **The idea.** The transposed product and everything around it are those of ``kernels.wgmma``:
@@ -94,13 +96,14 @@ from numba_marlin.kernels.w4a8.config import STAGE_K
 from numba_marlin.kernels.w4a8.finish import finish_verbs
 from numba_marlin.kernels.w4a8.multiply import multiply_verbs
 from numba_marlin.kernels.w4a8.offsets import offset_verbs
-from numba_marlin.kernels.w4a8.turns import turn_verbs
+from numba_marlin.kernels.w4a8.turns import MEETING, turn_verbs
 from numba_marlin.layout.offsets import OFFSET_STEP, offset_shape
 from numba_marlin.layout.tensor_map import TensorMap
 
 
 def make(lang, config):
     cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    uint32 = lang.uint32
     cfg = lang.constants(config)
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
     schedule = schedule_verbs(lang, config)
@@ -110,7 +113,8 @@ def make(lang, config):
         turn_verbs(lang, config),
         config.ordered,
     )
-    finish, output = finish_verbs(lang, config), output_verbs(lang, config)
+    finish = finish_verbs(lang, config)
+    output = output_verbs(lang, config, first_barrier=MEETING, integers=not config.promotes)
     offsets, with_offsets = offset_verbs(lang, config, ring), config.offsets
     moves_registers = config.consumer_registers is not None
     give_registers = ptx.setmaxnreg_dec(n=config.producer_registers)
@@ -120,7 +124,7 @@ def make(lang, config):
     Thread = lang.record("Thread", "warpgroup number panel first_strip lane")
     Shared = lang.record("Shared", "base barriers")
     # in global memory: what the epilogue reads and writes
-    Result = lang.record("Result", "c_map column_scales row_scales bias")
+    Result = lang.record("Result", "c_map column_scales row_scales bias partials locks")
 
     @lang.device
     def own_thread():
@@ -130,6 +134,19 @@ def make(lang, config):
         warp = number // 32
         first_strip = (warp // cfg.panels + warpgroup * cfg.warps_per_panel) * cfg.strips
         return Thread(warpgroup, number, warp % cfg.panels, first_strip, number % 32)
+
+    if config.parts > 1:
+
+        @lang.device
+        def for_the_warp(whole):
+            """The same: all lanes read one word. To ptxas they may differ, and as long as a branch
+            depends on it the main loop has no uniform registers, and 7 instructions more a step."""
+            return ptx.vote_any(uint32(whole)) != 0
+    else:
+
+        @lang.device
+        def for_the_warp(whole):
+            return whole
 
     @lang.device
     def produce(shared, maps, offsets_map, sizes):
@@ -142,8 +159,7 @@ def make(lang, config):
         while item.tile != NO_TILE:
             place = load.fill_stages(shared, place, item, plan, maps, sizes)
             if with_offsets:
-                tile = schedule.tile_of(item, plan)
-                place = offsets.fill(shared, place, tile, offsets_map, sizes)
+                place = offsets.fill(shared, place, item, plan, offsets_map, sizes)
             item = schedule.next_item(plan, item)
 
     @lang.device
@@ -159,18 +175,36 @@ def make(lang, config):
         while item.tile != NO_TILE:
             tile = schedule.tile_of(item, plan)
             if with_offsets:
-                own = offsets.scales_of(result.column_scales, tile, thread, sizes)
+                own = offsets.scales_of(result.column_scales, tile, plan, thread, sizes)
                 place, sums = multiply_item(shared, place, item, thread, own)
             else:
                 place, sums = multiply_item(shared, place, item, thread)
-            acc = finish(sums, result, tile, thread, sizes)
-            output.write_result(acc, shared, result, item, plan, thread)
+            whole, sums = output.combine(sums, shared, result, item, plan, thread)
+            if for_the_warp(whole):
+                acc = finish(sums, result, tile, thread, sizes)
+                output.write_result(acc, shared, result, item, plan, thread)
             item = schedule.next_item(plan, item)
         if ordered:
             turns.close(thread.warpgroup)
         output.drain(thread)
 
-    def kernel(a_map, b_map, s_map, c_map, z_map, o_map, c, scales, bias, a_scales, m, n, k):
+    def kernel(
+        a_map,
+        b_map,
+        s_map,
+        c_map,
+        z_map,
+        o_map,
+        c,
+        scales,
+        bias,
+        a_scales,
+        partials,
+        locks,
+        m,
+        n,
+        k,
+    ):
         sizes = schedule.Sizes(m, n, k)
         # rounded up: the language aligns to 128 bytes only, less than a swizzle's pattern
         base = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
@@ -187,7 +221,8 @@ def make(lang, config):
         else:
             if moves_registers:
                 take_registers()
-            consume(shared, Result(c_map, scales, a_scales, bias), sizes)
+            result = Result(c_map, scales, a_scales, bias, partials, locks)
+            consume(shared, result, sizes)
 
     return kernel
 

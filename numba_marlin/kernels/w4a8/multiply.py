@@ -230,7 +230,7 @@ def multiply_verbs(lang, config, ring):
             acc, fragments = issue_all(
                 acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
             )
-            words = offsets.words_of(own, 0, thread)
+            words = offsets.words_of(own, own.first, thread)
             acc = all_done(acc, fragments)
             release(shared, place, thread)
             totals = promote(totals, acc, loaded.scales)

@@ -13,17 +13,20 @@ is. Times the scales of the groups they are a product of 16 bits, as deep as the
 (ones, where a column has one scale, which the epilogue knows), B the offsets, in a stage of the
 ring, where a row of 128 bytes has ``OFFSET_STEP`` of them and lies as a row of x does. That is one
 stage, in bfloat16 two, for every 8192 of k, all behind the tile's last stage of x. An offset is of
-128 of k also where a column has one scale.
+128 of k also where a column has one scale. Of a tile in parts, each adds the stages of offsets that
+begin in its steps of k, whichever part the rest of such a stage is of.
 
 Loads of scales take as long as half a step: those of the first stage are under the last products of
 the main loop, those of the next under the products here.
 
-``offset_verbs(lang, config, ring)`` -> namespace of device functions: ``fill(shared, place, tile,
-offsets_map, sizes) -> place`` of the producer; of a consumer ``scales_of(scales, tile, thread,
-sizes) -> Scales``, ``words_of(own, block, thread) -> words``, of a block of 64 groups, and
-``add(shared, place, totals, words, own, thread) -> (place, totals)``, the words those of block 0.
+``offset_verbs(lang, config, ring)`` -> namespace of device functions: ``fill(shared, place, item,
+plan, offsets_map, sizes) -> place`` of the producer; of a consumer ``scales_of(scales, tile, plan,
+thread, sizes) -> Scales``, ``words_of(own, block, thread) -> words``, of a block of 64 groups, and
+``add(shared, place, totals, words, own, thread) -> (place, totals)``, the words those of block
+``own.first``.
 """
 
+from numba_marlin.kernels.hopper.schedule import schedule_verbs
 from numba_marlin.kernels.hopper.shared import DESCRIPTOR_WITHOUT_ADDRESS
 from numba_marlin.kernels.language.tuples import for_each, map_each, together
 from numba_marlin.layout.offsets import OFFSET_GROUP, OFFSET_PARTS, OFFSET_STEP
@@ -37,6 +40,7 @@ ONES = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80}
 def offset_verbs(lang, config, ring):
     ptx, uint64 = lang.ptx, lang.uint64
     cfg, strips = lang.constants(config), config.strips
+    schedule = schedule_verbs(lang, config)
     wgmma = {"float16": ptx.wgmma_m64k16_f32_f16_rs, "bfloat16": ptx.wgmma_m64k16_f32_bf16_rs}[
         config.dtype
     ](n=config.tile_m)
@@ -47,8 +51,8 @@ def offset_verbs(lang, config, ring):
     two_parts = parts == 2
 
     # of the weights: where the lane's scales of group 0 begin; bytes from a group to the next; the
-    # last group; and how many stages the offsets of one part take
-    Scales = lang.record("Scales", "address pitch last blocks")
+    # last group; and of the blocks of groups those that this block adds: from, up to
+    Scales = lang.record("Scales", "address pitch last first end")
 
     @lang.device
     def groups_of(sizes):
@@ -59,12 +63,20 @@ def offset_verbs(lang, config, ring):
         """Stages of one part."""
         return (groups_of(sizes) + (OFFSET_STEP - 1)) // OFFSET_STEP
 
+    @lang.device
+    def own_blocks(plan):
+        """Those of one part whose first group is one of this block's steps: the first, and the one
+        behind the last."""
+        first, end = schedule.own_steps(plan)
+        return (first + (OFFSET_STEP - 1)) // OFFSET_STEP, (end + (OFFSET_STEP - 1)) // OFFSET_STEP
+
     # ---- the producer
 
     @lang.device
-    def fill(shared, place, tile, offsets_map, sizes):
-        blocks = blocks_of(sizes)
-        for block in range(blocks):
+    def fill(shared, place, item, plan, offsets_map, sizes):
+        tile, blocks = schedule.tile_of(item, plan), blocks_of(sizes)
+        block, end = own_blocks(plan)
+        while block < end:
             for part in range(parts):
                 ring.wait_empty(shared.barriers, place)
                 ring.expect(shared.barriers, place, cfg.x_stage_bytes)
@@ -76,18 +88,20 @@ def offset_verbs(lang, config, ring):
                     ring.full(shared.barriers, place),
                 )
                 place = ring.advance(place)
+            block += 1
         return place
 
     # ---- scales of 64 groups, as words and as fragments
 
     @lang.device
-    def scales_of(scales, tile, thread, sizes):
+    def scales_of(scales, tile, plan, thread, sizes):
         """Those of the lane's columns, pairs of g and g + 8, as Marlin has them: 128 bytes per
         panel; of the last panel instead of one that is not."""
         panels = (sizes.n + 63) // 64
         panel = min(tile.column_first // 64 + thread.panel, panels - 1)
         own = panel * 128 + thread.lane // 4 * 16 + thread.first_strip * 4
-        return Scales(scales + uint64(own), panels * 128, groups_of(sizes) - 1, blocks_of(sizes))
+        first, end = own_blocks(plan)
+        return Scales(scales + uint64(own), panels * 128, groups_of(sizes) - 1, first, end)
 
     @lang.device
     def word_of(own, group, strip):
@@ -234,10 +248,12 @@ def offset_verbs(lang, config, ring):
 
     @lang.device
     def add(shared, place, totals, words, own, thread):
-        for block in range(own.blocks):
+        block = own.first
+        while block < own.end:
             fragments = fragments_of(words)
             totals = start(shared, place, totals, fragments)
-            words = words_of(own, block + 1, thread)
+            block += 1
+            words = words_of(own, block, thread)
             place, totals = finish(shared, place, totals, thread)
             if two_parts:
                 totals = start(shared, place, totals, fragments)

@@ -3,6 +3,7 @@
 from numba_marlin.kernels.hopper.shared import WARPGROUP
 
 TURN = 1  # and 2: named barriers; 0 is syncthreads
+MEETING = TURN + 2  # and the next: where each warpgroup meets in the epilogue
 
 
 def turn_verbs(lang, config):

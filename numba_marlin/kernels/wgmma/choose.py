@@ -39,6 +39,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.hopper.parts import PARTS
 from numba_marlin.kernels.language.choice import (
     Description,
     check_groups,
@@ -48,7 +49,7 @@ from numba_marlin.kernels.language.choice import (
     with_stages_that_fit,
 )
 from numba_marlin.kernels.language.definition import ceil_div
-from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
+from numba_marlin.kernels.wgmma.config import STAGE_K, WgmmaConfig
 from numba_marlin.problems import WeightProblem
 
 LARGEST_TILE = 128 * 256

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.hardware.limits import SETMAXNREG_STEP, THREAD_REGISTERS
+from numba_marlin.kernels.hopper.parts import SharedTiles
 from numba_marlin.kernels.hopper.shared import STAGE_K, STAGE_K16_ROWS, WARPGROUP, SharedMemory
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
 
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
-SPARE_REGISTERS = 16  # of a consumer's thread, for all but accumulators while parts are added up
-PARTS = (2, 3, 4, 6, 8)  # how many parts along k a tile may be cut into
 
 
 @dataclass(frozen=True)
-class WgmmaConfig(SharedMemory):
+class WgmmaConfig(SharedTiles, SharedMemory):
     """What can be chosen; the properties follow from it."""
 
     #: rows of x, and of C, in a tile
@@ -105,8 +104,7 @@ class WgmmaConfig(SharedMemory):
                 f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces"
                 " of 16 x 16 sums that a warp has of a tile"
             )
-        if self.parts != 1 and self.parts not in PARTS:
-            raise ValueError(f"parts={self.parts} must be 1 or one of {PARTS}")
+        self.check_parts()
         if (self.cluster > 1) + (self.parts > 1) + self.split > 1:
             raise ValueError(
                 f"cluster={self.cluster}, parts={self.parts} and split={self.split} each share"
@@ -240,14 +238,6 @@ class WgmmaConfig(SharedMemory):
         return None if launched >= most else launched + gained
 
     @property
-    def parts_at_once(self):
-        """Whether a thread's accumulators of all parts of a tile fit its registers together, beside
-        those that they are added to: the loads of all parts are then in flight at once."""
-        registers = self.consumer_registers or THREAD_REGISTERS
-        accumulators = self.strips * self.accumulators
-        return (self.parts + 1) * accumulators + SPARE_REGISTERS <= registers
-
-    @property
     def pieces(self):
         """Pieces, 16 rows of a strip, that a warp has of a tile of C."""
         return self.strips * self.pieces_per_strip
@@ -300,11 +290,10 @@ class WgmmaConfig(SharedMemory):
 
     def workspace_bytes(self, m, n, k, sms):
         """Of partials and locks. Stripes: a block has two partial tiles at most, the end of one
-        that another block began, and the beginning of one that another ends. ``parts``: a slot
-        for each part of each tile. A lock for each warpgroup and tile that is shared."""
+        that another block began, and the beginning of one that another ends, and each warpgroup and
+        tile that is shared a lock. With ``parts``: ``parts_workspace``."""
         if self.parts > 1:
-            tiles = self.tiles(m, n)
-            return tiles * self.parts * self.partial_bytes, 4 * tiles * self.warpgroups
+            return self.parts_workspace(m, n)
         blocks = self.grid(m, n, k, sms)[0]
         shared = self.tiles(m, n) % blocks if self.split else 0
         return (2 * blocks * self.partial_bytes, 4 * shared * self.warpgroups) if shared else (0, 0)

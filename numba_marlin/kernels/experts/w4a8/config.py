@@ -26,6 +26,8 @@ class MoeBytesConfig(RoutedTiles, WgmmaBytesConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.parts > 1:
+            raise ValueError(f"parts={self.parts} must be 1: a block has whole tiles")
         self.check_experts()
         if self.gated:
             self.check_gated()

@@ -38,9 +38,7 @@ from numba_marlin.kernels.hopper.shared import ALIGNMENT, WARPGROUP
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.w4a8.finish import scaling_verb
 from numba_marlin.kernels.w4a8.multiply import multiply_verbs
-from numba_marlin.kernels.w4a8.turns import TURN, turn_verbs
-
-MEETING = TURN + 2  # the first named barrier behind those of turns
+from numba_marlin.kernels.w4a8.turns import MEETING, turn_verbs
 
 
 def make(lang, config):
