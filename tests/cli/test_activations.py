@@ -11,6 +11,7 @@ import numba_marlin as nm
 from numba_marlin.cli import activations
 from numba_marlin.execution import expected
 from numba_marlin.execution.plan import plan
+from numba_marlin.hardware import devices
 from numba_marlin.problems import ActivationsProblem, WeightProblem
 from numba_marlin.trace import open_trace
 from numba_marlin.trace.pages.idea import activation
@@ -18,6 +19,7 @@ from tests.cli.verbs import run, run_json
 
 SIZES = ("--m", 5, "--n", 128, "--k", 256)
 BY_REFERENCE = ("run", *SIZES, "--backend", "reference")
+H200 = devices.device("H200")
 ON_MACHINE = ("run", *SIZES, "--backend", "emulator")
 
 
@@ -196,6 +198,21 @@ def test_it_is_profiled(capsys, more, kernel):
     assert 5 * 256 < profile["bytes"]["activations"] < 2 * 5 * 256
     assert not profile["measured"] and "23_w4a8" in profile["measured_elsewhere"][0]
     assert f"x in {profile['problem']['activations']}" in data["page"]["subtitle"]
+
+
+@pytest.mark.thorough
+def test_neighbours_are_counted_and_not_timed(capsys, monkeypatch, tmp_path):
+    saved = tmp_path / "run.json"
+    given = ("profile", *SIZES, "--kernel", "wgmma_int8", "--device", "H200")
+    code, data = run_json(capsys, *given, "--try", "counted", "--save", saved)
+    own, *others = data["profile"]["tried"]["rows"]
+    assert code == 0 and others and own["flops"] == 2 * 16 * 128 * 256  # tiles have 16 rows
+    assert all(each["config"] != own["config"] for each in others)
+    usable = SimpleNamespace(usable=True)
+    monkeypatch.setattr("numba_marlin.execution.driver.probe", lambda: usable)
+    monkeypatch.setattr("numba_marlin.execution.driver.describe", lambda ordinal: H200)
+    code, _, err = run(capsys, "profile", "--open", saved, "--try")
+    assert code == 2 and "give --try counted" in err
 
 
 def test_bounds_of_quantised_x_are_expected_to_take_time():
