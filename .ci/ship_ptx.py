@@ -33,11 +33,11 @@ sys.path.insert(0, str(ROOT))
 from numba_marlin import compiler
 from numba_marlin.cli import main as cli
 from numba_marlin.cli import profile, run, trace
-from numba_marlin.cli.kernels import OPERAND_FORMATS, SHOWN
+from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.compiler import cache
 from numba_marlin.execution import plan
 from numba_marlin.kernels import registry
-from numba_marlin.problems import EXPERTS, OPERANDS, WEIGHTS
+from numba_marlin.problems import ACTIVATIONS, EXPERTS, OPERANDS, WEIGHTS
 
 # a file, or a GPU
 NEEDS_MORE = {"--input", "--open", "--compare", "--try"}
@@ -54,7 +54,8 @@ class Asked(BaseException):
 def commands() -> list[list[str]]:
     """What must run without a compiler."""
     wanted = [["run"], ["trace"], ["profile", "--demo"]]
-    wanted += [["run", "--kernel", name] for name in registry.names(WEIGHTS, EXPERTS)]
+    kinds = (WEIGHTS, ACTIVATIONS, EXPERTS)
+    wanted += [["run", "--kernel", name] for name in registry.names(*kinds)]
     wanted += [
         ["run", "--format", format, "--kernel", kernel.name]
         for format in OPERAND_FORMATS
@@ -64,7 +65,7 @@ def commands() -> list[list[str]]:
     wanted += [
         [verb, "--demo", "--kernel", name]
         for verb in ("trace", "profile")
-        for name in registry.names(*SHOWN)
+        for name in registry.names()
     ]
     for verb in (run, trace, profile):
         # an example, and after two spaces what it is for

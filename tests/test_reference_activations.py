@@ -1,6 +1,7 @@
 """Contract under test: the bits that W4A8 kernels must give are those of exact integer sums, scaled
 in fp32, and near the float64 product."""
 
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -157,3 +158,26 @@ def test_what_has_no_bits_is_refused():
         activations.kernel_product(quantize_rows(x.dequantized(), "int8", 32), weight)
     with pytest.raises(ValueError, match="with k=128"):
         activations.matmul(quantize_rows(x.dequantized()[:, :64]), weight)
+
+
+@pytest.mark.parametrize("kind", ("int8", "fp8"))
+def test_bounds_are_those_of_a_result_that_is_rounded_once(kind):
+    _, weight = operands(3)
+    x = quantize_rows(np.random.default_rng(4).standard_normal((3, 128)).astype(np.float16), kind)
+    bias = np.linspace(-1, 1, 16).astype(np.float16)
+    found = activations.bounds(x, weight, bias, depth=16, offsets=False)
+    exact = activations.matmul(x, weight, bias)
+    error = activations.error_bound(x, weight, bias, depth=16, offsets=False)
+    assert np.array_equal(found.product, exact) and np.array_equal(found.accumulated, error)
+    assert (found.rounded >= error + 2.0**-11 * np.abs(exact)).all()
+
+
+def test_sums_are_not_all_in_memory_at_once():
+    """Of 64 parts of k: a product of a layer's size would not fit."""
+    x, weight = operands(5, m=256, n=128, k=1024, group_size=128)
+    tracemalloc.start()
+    activations.kernel_product(x, weight)
+    activations.error_bound(x, weight, depth=16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 256 * 128 * 8 / 2

@@ -3,7 +3,7 @@ a compiler, except to measure (``--autotune``)."""
 
 from __future__ import annotations
 
-from numba_marlin.cli import mixtures
+from numba_marlin.cli import activations, mixtures
 from numba_marlin.cli.kernels import OPERAND_FORMATS
 from numba_marlin.cli.types import add_type_arguments, types_of
 
@@ -47,7 +47,8 @@ def add_arguments(parser) -> None:
         choices=OPERAND_FORMATS,
         help="both operands block-scaled, for block_scaled_matmul",
     )
-    mixtures.add_arguments(parser, dense=True)
+    mixtures.add_arguments(parser)
+    activations.add_argument(parser)
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -76,10 +77,7 @@ def execute(args, report) -> bool:
     from numba_marlin.heuristics import tuned
 
     types = types_of(args)
-    if args.activations is not None and not mixtures.given(args):
-        types |= _activations(args)
-    elif mixtures.asked(args):
-        types |= mixtures.fields(args)
+    types |= (mixtures if mixtures.asked(args) else activations).fields(args)
     given = (args.m, args.n, args.k, args.group_size, args.device)
     explanation = api.explain(*given, **types)
     if args.autotune:
@@ -93,14 +91,6 @@ def execute(args, report) -> bool:
     for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
     return True
-
-
-def _activations(args) -> dict[str, str]:
-    """The fields of a product of one weight and activations in 8 bits."""
-    for option, given in (("--format", args.format is not None), ("--autotune", args.autotune)):
-        if given:
-            raise ValueError(f"{option} is for x in 16 bits: leave out --activations")
-    return {"activations": args.activations}
 
 
 def _measure(args, report, explanation) -> None:

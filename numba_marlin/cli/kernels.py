@@ -9,21 +9,13 @@ from __future__ import annotations
 OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 
 
-# Kinds of problems that run, trace and profile make. (Not products with 8-bit activations.)
-SHOWN = ("weights", "operands", "experts")
-
-
 class Names:
-    """The valid values of an argument: the names of the kernels for some kinds of problems
-    (``problems.KINDS``); those that the verbs can show if none are given."""
-
-    def __init__(self, *kinds: str) -> None:
-        self.kinds = kinds
+    """The valid values of an argument: the names of all kernels."""
 
     def __iter__(self):
         from numba_marlin.kernels import registry
 
-        return iter(registry.names(*(self.kinds or SHOWN)))
+        return iter(registry.names())
 
     def __contains__(self, name: str) -> bool:
         return name in tuple(self)
@@ -38,13 +30,14 @@ def shown_first() -> str:
 
 
 def shown_for(problem) -> str:
-    """Return the default kernel, or the next one of the ladder that takes ``problem``. Raises
-    ValueError with the reasons if none does."""
+    """Return the default kernel, or the next one of the ladder that takes ``problem``; of another
+    ladder than the default kernel's, its first that does. Raises ValueError with the reasons if
+    none does."""
     from numba_marlin.heuristics import check_takes
     from numba_marlin.kernels import registry
 
-    first = shown_first()
     ladder = registry.names(problem.kind)
+    first = shown_first() if shown_first() in ladder else ladder[0]
     for name in ladder[ladder.index(first) :]:
         if not registry.find_kernel(name).takes.refusals(problem):
             return name

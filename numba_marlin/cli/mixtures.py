@@ -7,14 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numba_marlin.cli import activations
+
 EXPERTS, TOP_K = 8, 2  # defaults
 PREFERENCE = 1.5  # that the router adds to the first expert's logit, and takes from the last one's
 # kind of weights -> (bits of a code, rows that share a scale; None: --group-size)
 WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32)}
 
 
-def add_arguments(parser, dense: bool = False) -> None:
-    """dense: one weight can have activations in 8 bits too."""
+def add_arguments(parser) -> None:
     parser.add_argument(
         "--experts",
         type=int,
@@ -34,12 +35,6 @@ def add_arguments(parser, dense: bool = False) -> None:
             "the second product of a layer: a row of x for each expert of a token, whose results,"
             " times its weights, are added up"
         ),
-    )
-    parser.add_argument(
-        "--activations",
-        choices=("int8", "fp8"),
-        help=("" if dense else "of a mixture: ")
-        + "x in 8 bits, a scale per row (default: as --kernel, else 16 bits)",
     )
 
 
@@ -61,8 +56,6 @@ def asked(args) -> bool:
     from numba_marlin.problems import EXPERTS as KIND
 
     kernel, options = getattr(args, "kernel", None), given(args)
-    if args.activations is not None and not options and kernel is None:
-        raise ValueError(f"--activations {args.activations} is of a mixture: name --experts too")
     if kernel is not None and registry.find_kernel(kernel).kind == KIND:
         return True
     if options and kernel is not None:
@@ -84,18 +77,7 @@ def fields(args) -> dict[str, Any]:
     if top_k > experts:
         raise ValueError(f"--top-k {top_k} must be at most --experts {experts}")
     of_layer = dict.fromkeys(("x_of_pairs", "combine"), args.combine)
-    return {"experts": experts, "top_k": top_k, "activations": _activations(args), **of_layer}
-
-
-def _activations(args) -> str | None:
-    """Of x: as asked for, or the first that the named kernel takes."""
-    from numba_marlin.kernels.registry import find_kernel
-
-    kernel = getattr(args, "kernel", None)
-    if args.activations is not None or kernel is None:
-        return args.activations
-    kinds = find_kernel(kernel).takes.kinds_of_x
-    return None if None in kinds else kinds[0]
+    return {"experts": experts, "top_k": top_k, "activations": activations.asked(args), **of_layer}
 
 
 def refuse_files(args, *names: str) -> None:

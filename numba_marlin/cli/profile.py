@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from numba_marlin.cli import mixtures
+from numba_marlin.cli import activations, mixtures
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
 HELP = "show where a kernel's time goes, what limits it, and what would help"
@@ -23,13 +23,14 @@ EXAMPLES = """\
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
   numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
   numba-marlin profile --demo --kernel moe                       a mixture of experts
+  numba-marlin profile --m 64 --n 4096 --k 4096 --activations int8
   numba-marlin profile --m 8 --n 1536 --k 2048 --experts 16 --top-k 4
 
 Every figure says whether it is measured on a GPU, counted on the PTX machine, modelled, or from a
 data sheet."""
 
 
-OF_A_RUN = ("demo", "m", "n", "k", "group_size", "experts", "top_k", "combine")
+OF_A_RUN = ("demo", "m", "n", "k", "group_size", "experts", "top_k", "combine", "activations")
 
 
 def add_arguments(parser) -> None:
@@ -51,6 +52,7 @@ def add_arguments(parser) -> None:
         "--group-size", type=int, metavar="G", help="rows that share a scale; -1: all (default 128)"
     )
     mixtures.add_arguments(parser)
+    activations.add_argument(parser)
     parser.add_argument(
         "--kernel",
         choices=Names(),
@@ -180,7 +182,7 @@ def _profile(args, report) -> dict:
     from numba_marlin import heuristics
     from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
-    from numba_marlin.problems import EXPERTS
+    from numba_marlin.problems import WEIGHTS
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources.other_tools import other_tools
 
@@ -192,7 +194,8 @@ def _profile(args, report) -> dict:
         return _block_scaled(args, report)
     problem = _problem(args)
     probe = driver.probe()
-    timed = problem.kind != EXPERTS  # experiments/26_experts times mixtures, in their own way
+    # experiments/23_w4a8 and 26_experts time the others, in their own way
+    timed = problem.kind == WEIGHTS
     on_gpu = probe.usable and args.device is None and timed
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     _check_timed(device)
@@ -240,6 +243,7 @@ def _block_scaled(args, report) -> dict:
     from numba_marlin.profile.sources import model
     from numba_marlin.profile.sources.other_tools import other_tools
 
+    activations.refuse(args)
     if args.group_size is not None:
         raise ValueError(
             f"--group-size is not for {args.kernel}: the format of its operands determines their"
@@ -357,12 +361,14 @@ def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def _problem(args):
     from numba_marlin.kernels.registry import find_kernel, kernels
-    from numba_marlin.problems import EXPERTS, ExpertsProblem, WeightProblem
+    from numba_marlin.problems import EXPERTS, ActivationsProblem, ExpertsProblem, WeightProblem
 
     group_size = 128 if args.group_size is None else args.group_size
     if not mixtures.asked(args):
         demo = find_kernel(args.kernel or shown_first()).about.demo.profile
-        return WeightProblem(*_sizes(args, demo), group_size)
+        of_x = activations.fields(args)
+        kind = ActivationsProblem if of_x else WeightProblem
+        return kind(*_sizes(args, demo), group_size, **of_x)
     kernel = find_kernel(args.kernel) if args.kernel else kernels(EXPERTS)[-1]
     sizes = _sizes(args, kernel.about.demo.profile)
     return ExpertsProblem(*sizes, group_size, **mixtures.fields(args))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numba_marlin.cli import mixtures
+from numba_marlin.cli import activations, mixtures
 from numba_marlin.cli.kernels import OPERAND_FORMATS, Names
 from numba_marlin.cli.types import add_type_arguments, dtype_of, types_of
 
@@ -21,6 +21,7 @@ EXAMPLES = """  numba-marlin run
   numba-marlin run --bits 8 --dtype bfloat16 --zeros integer --method mse
   numba-marlin run --input w.npy --json
   numba-marlin run --format nvfp4 --kernel tcgen05
+  numba-marlin run --m 16 --n 256 --k 1024 --activations int8
   numba-marlin run --kernel moe
   numba-marlin run --m 64 --experts 32 --top-k 4 --n 128 --k 512 --combine
   numba-marlin run --input model.safetensors --transpose \\
@@ -89,6 +90,7 @@ def add_arguments(parser) -> None:
         help="the compiler front end (default numba-cuda)",
     )
     mixtures.add_arguments(parser)
+    activations.add_argument(parser)
     estimate.add_argument(parser)
     parser.add_argument(
         "--save", metavar="FILE.npy", help="write the product [m, n], fp16; of bfloat16 as fp32"
@@ -121,7 +123,7 @@ def execute(args, report) -> bool:
     of_experts = mixtures.asked(args)
     if of_experts:
         mixtures.refuse_files(args, "input", "tensor", "transpose")
-        types |= mixtures.fields(args)
+    types |= (mixtures if of_experts else activations).fields(args)
     weight = weight_of(args, random)
     k, n = weight.shape
     # refuses shapes before any work
@@ -166,6 +168,7 @@ def _weights(args, report, plan, problem, w, x):
     from numba_marlin.cli.run_report import (
         compiled,
         multiplying,
+        report_activations,
         report_packed,
         report_quantised,
         report_run,
@@ -184,6 +187,11 @@ def _weights(args, report, plan, problem, w, x):
         if problem.zeros == "float16":  # the same zero points, as the kernels for such read them
             q = replace(q, zeros=q.zeros.astype(np.float16))
     report_quantised(report, w, q, args.method)
+    kind = getattr(problem, "activations", None)
+    if kind is not None:
+        with report.step(f"quantising {problem.m} x {problem.k} activations to {kind}"):
+            floats, x = x, api.quantize_activations(x, kind)
+        report_activations(report, floats, x)
     with report.step("packing"):
         p = api.pack(q)
     report_packed(report, p)
@@ -201,9 +209,13 @@ def _weights(args, report, plan, problem, w, x):
         )
     report_run(report, info)
     with report.step("comparing with the float64 reference"):
-        verdict = reference.check(y, x, p, order="random", method=_method(plan.candidate))
-    report_verdict(report, verdict)
-    return y, verdict.ok
+        if kind is None:
+            method = _method(plan.candidate)
+            verdict, other_bits = reference.check(y, x, p, order="random", method=method), None
+        else:
+            verdict, other_bits = activations.judged(y, x, p, plan.candidate)
+    report_verdict(report, verdict, other_bits)
+    return y, verdict.ok and not other_bits
 
 
 def _method(candidate):

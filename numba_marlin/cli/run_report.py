@@ -22,14 +22,7 @@ def report_quantised(report, w, q, method: str) -> None:
 
     from numba_marlin.quantizers import dequantize
 
-    error = dequantize(q, np.float32) - w.astype(np.float32)
-    root_mean_square = float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))
-    relative = (
-        float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) / root_mean_square
-        if root_mean_square
-        else 0.0
-    )
-    largest = float(np.abs(error).max())
+    relative, largest = _lost(dequantize(q, np.float32), w)
     groups = "one scale per column" if q.group_size == -1 else f"groups of {q.group_size}"
     zeros = "" if q.zeros is None else f"{q.zeros_kind} zero points, "
     report.row(
@@ -46,6 +39,37 @@ def report_quantised(report, w, q, method: str) -> None:
         "relative_rms_error": relative,
         "max_error": largest,
     }
+
+
+def report_activations(report, x, q) -> None:
+    """x: before it was quantised."""
+    import numpy as np
+
+    relative, largest = _lost(q.dequantized(np.float32), x)
+    report.row(
+        "",
+        f"x {q.kind}, one scale per row: rms error {relative:.2%} of x's rms, largest"
+        f" {largest:.3g}",
+    )
+    report.data["activations"] = {
+        "kind": q.kind,
+        "relative_rms_error": relative,
+        "max_error": largest,
+    }
+
+
+def _lost(found, given) -> tuple[float, float]:
+    """(root mean square of the error, as a share of what was given; the largest error)"""
+    import numpy as np
+
+    error = found - given.astype(np.float32)
+    root_mean_square = float(np.sqrt(np.mean(np.square(given, dtype=np.float64))))
+    relative = (
+        float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) / root_mean_square
+        if root_mean_square
+        else 0.0
+    )
+    return relative, float(np.abs(error).max())
 
 
 def report_packed(report, p, count: int = 1) -> None:
@@ -138,7 +162,8 @@ def report_run(report, info) -> None:
     report.data["run"] = info.to_dict()
 
 
-def report_verdict(report, verdict) -> None:
+def report_verdict(report, verdict, other_bits: int | None = None) -> None:
+    """other_bits: outputs that are not those of exact sums in order, where they must be."""
     from numba_marlin.cli.report import GREEN, RED
 
     worst = (
@@ -159,11 +184,20 @@ def report_verdict(report, verdict) -> None:
             f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error"
             f" bounds\nworst: {verdict.worst}, {worst}"
         )
-    report.row("checked", text, GREEN if verdict.ok else RED)
+    if other_bits is not None:
+        text += (
+            f"\nWRONG: {other_bits:,} outputs have other bits than exact sums of groups, added up"
+            " in the order of k"
+            if other_bits
+            else "\nevery bit is that of exact sums of groups, added up in the order of k"
+        )
+    ok = verdict.ok and not other_bits
+    report.row("checked", text, GREEN if ok else RED)
     report.data["check"] = {
-        "ok": verdict.ok,
+        "ok": ok,
         "max_error": verdict.max_error,
         "max_error_over_bound": verdict.max_ratio,
         "failures": verdict.failures,
         "outputs": verdict.size,
+        **({} if other_bits is None else {"other_bits": other_bits}),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numba_marlin.cli import mixtures
+from numba_marlin.cli import activations, mixtures
 from numba_marlin.cli.kernels import Names, device_for
 from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
@@ -25,6 +25,8 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel on a
   numba-marlin trace --config stages=3 --compare run.npz
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
+  numba-marlin trace --demo --kernel wgmma_int8 --phase unpack   x in 8 bits
+  numba-marlin trace --m 8 --n 256 --k 512 --activations fp8
   numba-marlin trace --kernel moe --phase experts   which block takes which expert's rows
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
 ALL_BLOCKS = 16  # grids of up to this many blocks are recorded completely
@@ -98,6 +100,7 @@ def add_arguments(parser) -> None:
         ),
     )
     mixtures.add_arguments(parser)
+    activations.add_argument(parser)
     parser.add_argument(
         "--kernel",
         choices=Names(),
@@ -248,6 +251,7 @@ def _describes(args) -> list[str]:
             "experts",
             "top_k",
             "combine",
+            "activations",
             "kernel",
             "config",
             "sms",

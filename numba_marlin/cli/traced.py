@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from numba_marlin.cli import mixtures
+from numba_marlin.cli import activations, mixtures
 from numba_marlin.cli.kernels import multiplies_operands, shown_first, shown_for
 
 GROUP_SIZE = 128  # default
@@ -80,13 +80,13 @@ def _one_weight(args) -> Described:
 
     from numba_marlin import api, reference
     from numba_marlin.cli.weights import weight_of
-    from numba_marlin.execution.binding import weight_operands
+    from numba_marlin.execution.binding import activation_operands, weight_operands
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
     from numba_marlin.hardware import devices
     from numba_marlin.heuristics import candidate
     from numba_marlin.kernels.registry import find_kernel, kernels
-    from numba_marlin.problems import OPERANDS, WeightProblem
+    from numba_marlin.problems import OPERANDS, ActivationsProblem, WeightProblem
 
     shown = find_kernel(args.kernel or shown_first()).about.demo.trace
     args.m = shown[0] if args.m is None else args.m
@@ -125,6 +125,9 @@ def _one_weight(args) -> Described:
         stored, source = stored
         stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
         problem = WeightProblem.of(args.m, stored)
+    of_x = activations.fields(args)
+    if of_x:
+        problem = ActivationsProblem(**problem.to_dict(), **of_x)
     args.kernel = args.kernel or shown_for(problem)
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
     config = (
@@ -142,13 +145,19 @@ def _one_weight(args) -> Described:
             found = api.quantize(values, bits=bits, group_size=args.group_size)
             packed, shown = api.pack(found), _shown_floats(values, found, args.floats is not None)
         x = random.standard_normal((args.m, problem.k)).astype(np.float16)
+        if of_x:
+            x = api.quantize_activations(x, of_x["activations"])
 
         def judged(results: dict) -> tuple[int, int]:
+            if of_x:
+                verdict, other_bits = activations.judged(results["c"], x, packed, chosen)
+                return other_bits or verdict.failures, verdict.size
             method = find_kernel(chosen.kernel).method(chosen.config)
             verdict = reference.check(results["c"], x, packed, order="random", method=method)
             return verdict.failures, verdict.size
 
-        return Quantised({"a": x, **weight_operands(packed)}, None, judged, shown)
+        operands = weight_operands(packed) | (activation_operands(x) if of_x else {"a": x})
+        return Quantised(operands, None, judged, shown)
 
     chosen = candidate(problem, device, args.kernel, config)
     return Described(problem, device, chosen, source, quantised)
@@ -168,6 +177,7 @@ def _two_operands(args) -> Described:
     from numba_marlin.quantizers.operands import quantize_blocks
     from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
 
+    activations.refuse(args)
     definition, stored = find_kernel(args.kernel), stored_layer(args)
     demo = definition.about.demo
     random = np.random.default_rng(args.seed)

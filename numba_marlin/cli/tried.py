@@ -43,10 +43,13 @@ def tried(args, report, data: dict) -> dict:
     from numba_marlin.bench import measure
     from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
+    from numba_marlin.problems import ACTIVATIONS
     from numba_marlin.profile.sources import neighbours
 
     problem = neighbours.problem_of(data)
     on_gpu = args.tried == TIMED
+    if on_gpu and problem.kind == ACTIVATIONS:  # ``bench`` has no operands of this kind
+        raise ValueError("--try does not time products of x in 8 bits: give --try counted")
     device = driver.describe(0) if on_gpu else devices.device(data["device"]["name"])
     chosen = neighbours.chosen_of(data, device)
     around = neighbours.neighbours(problem, chosen, device)

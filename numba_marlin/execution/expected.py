@@ -33,11 +33,14 @@ from numba_marlin.kernels.registry import find_kernel
 # Seconds of two cores: per weight, to draw, quantise and pack it and to look at the error; per
 # multiplication of the float64 product, to compare with.
 WEIGHT_SECONDS, PRODUCT_SECONDS = 4e-7, 1.5e-10
+# With x in 8 bits, also per multiplication: the bounds of its error, which are of every part of k.
+BOUND_SECONDS = {"int8": 3e-9, "fp8": 8e-9}
 # Bytes: of Python and NumPy, and of a compiler; per weight, while it is quantised, and more of them
 # while the machine has them; per element of the activations and of the result; per warp on the
-# machine.
+# machine; per element of a result whose error has such bounds.
 BASE_BYTES, COMPILER_BYTES = 64 << 20, 280 << 20
 WEIGHT_BYTES, MACHINE_WEIGHT_BYTES, ELEMENT_BYTES, WARP_BYTES = 20, 4, 28, 32 << 10
+BOUND_BYTES = {"int8": 50, "fp8": 300}
 # With a listener: times as long, and bytes per instruction that all resident warps execute.
 LISTENING, RECORD_BYTES = 5, 14_000
 
@@ -84,6 +87,10 @@ def whole(problem: Any, plan: Plan) -> Expected:
     seconds = WEIGHT_SECONDS * weights + PRODUCT_SECONDS * products
     nbytes = BASE_BYTES + WEIGHT_BYTES * weights
     nbytes += ELEMENT_BYTES * problem.m * (problem.n + problem.k)
+    in_8_bits = getattr(problem, "activations", None)
+    if in_8_bits is not None:
+        seconds += BOUND_SECONDS[in_8_bits] * products
+        nbytes += BOUND_BYTES[in_8_bits] * problem.flops // (2 * problem.k)
     if plan.backend != "emulator":
         # the reference is the product a second time
         more = PRODUCT_SECONDS * products if plan.backend == "reference" else 0

@@ -29,6 +29,8 @@ take off what is too much with ``x.offsets``. ``error_bound`` says how much may 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from numba_marlin.formats import BlockWeight, QuantizedWeight
@@ -40,6 +42,7 @@ from numba_marlin.reference import small_sums, weights
 UNIT_ROUNDOFF = 2.0**-24
 STEP = 128  # of k, which blocks that share k have whole
 FP8_DEPTH = 512
+PART = 16  # of k: kernels make exact sums of so many at least, if not of whole groups
 FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 
 
@@ -65,26 +68,27 @@ def matmul(
 def group_sums(x: QuantizedActivations, weight: weights.Weight) -> np.ndarray:
     """D: [groups, m, n] of integer zero points, exact: int64 of int8 activations, float64 of fp8.
     ValueError for others, and for a weight with a permutation."""
-    plain = _plain(x, weight)
-    values = _numbers(x)
-    values, codes = values.reshape(x.m, -1, plain.rows_per_group), _integers(plain)
-    return np.stack([values[:, g] @ codes[g] for g in range(len(codes))])
+    found = np.stack(list(_sums(x.values(), _integers(_plain(x, weight)))))
+    return found if x.kind == "fp8" else found.astype(np.int64)
 
 
-def _numbers(x: QuantizedActivations) -> np.ndarray:
-    """What the codes stand for, [m, k]: int64, or float64 of fp8."""
-    return x.values() if x.kind == "fp8" else x.plain_codes().astype(np.int64)
+def _sums(values: np.ndarray, integers: np.ndarray) -> Iterator[np.ndarray]:
+    """float64 [m, n] of values [m, k] times each of ``integers`` [parts, rows, n]: exact, as every
+    sum has less than 53 bits, and one after the other, as all of them may not fit in memory."""
+    rows = integers.shape[1]
+    for number, part in enumerate(integers):
+        yield values[:, number * rows : (number + 1) * rows] @ part
 
 
 def _integers(plain: QuantizedWeight) -> np.ndarray:
-    """code - zero, int64 [groups, rows, n]."""
+    """code - zero, float64 [groups, rows, n]."""
     if plain.zeros_kind == "float16" or plain.permutation is not None:
         raise ValueError(
             f"zeros={plain.zeros_kind!r} must be integers, if any, and the weight without a"
             " permutation: only these sums are exact"
         )
-    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(np.int64)
-    return plain.codes.astype(np.int64).reshape(-1, plain.rows_per_group, plain.n) - zero
+    zero = 1 << (plain.bits - 1) if plain.zeros is None else plain.zeros[:, None].astype(float)
+    return plain.codes.astype(np.float64).reshape(-1, plain.rows_per_group, plain.n) - zero
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -130,15 +134,16 @@ def kernel_sums(
     if x.group_size is not None:
         raise ValueError(f"group_size={x.group_size} of x must be None: a scale per row")
     plain = _plain(x, weight)
-    sums, scales = group_sums(x, plain).astype(np.float32), plain.scales.astype(np.float32)
-    total, size = np.zeros((x.m, plain.n), np.float32), plain.rows_per_group
-    # (one group is not cut: its sums are integers, or exact)
-    ends = part_ends(plain.k, parts) if len(sums) > 1 else [plain.k]
-    for first, end in zip([0, *ends], ends):
-        part = np.zeros_like(total)
-        for group in range(first // size, end // size):
-            part = fma(sums[group], np.broadcast_to(scales[group], part.shape), part)
-        total = total + part
+    size, ends = plain.rows_per_group, part_ends(plain.k, parts)
+    if size == plain.k:  # one group is not cut: its sums are integers, or exact
+        ends = [plain.k]
+    total = np.zeros((x.m, plain.n), np.float32)
+    part = np.zeros_like(total)
+    of_groups = _sums(x.values(), _integers(plain))
+    for number, (sums, scales) in enumerate(zip(of_groups, plain.scales.astype(np.float32))):
+        part = fma(sums.astype(np.float32), np.broadcast_to(scales, part.shape), part)
+        if (number + 1) * size in ends:
+            total, part = total + part, np.zeros_like(part)
     beside = np.zeros(plain.n, np.float32) if bias is None else bias.astype(np.float32)
     return fma(total, np.broadcast_to(x.scales[:, None], total.shape), beside[None])
 
@@ -158,49 +163,65 @@ def error_bound(
     parts of groups, of so many of k at least. offsets: whether a kernel of fp8 uses those of x,
     which makes the bound three to four times as large; None: it may."""
     plain = _plain(x, weight)
-    sums, scales = group_sums(x, plain), plain.scales.astype(np.float64)
-    if depth is not None and x.kind == "int8":
-        values, codes = _numbers(x).reshape(x.m, -1, depth), _integers(plain)
-        scales = np.repeat(scales, plain.rows_per_group // depth, axis=0)
-        sums = np.einsum("mgk,gkn->gmn", values, codes.reshape(-1, depth, plain.n))
-    lost = np.zeros((x.m, plain.n))
+    codes, lost = _integers(plain), np.zeros((x.m, plain.n))
     if x.kind == "fp8":
-        codes = _integers(plain).reshape(plain.k, plain.n).astype(np.float64)
-        sums, losses = _fp8_sums(x, plain, codes, parts)
-        scales = np.repeat(scales, len(sums) // len(scales), axis=0)
-        lost = (losses * np.abs(scales[:, None])).sum(axis=0)
+        codes = codes.reshape(plain.k, plain.n)
+        magnitude, lost, pieces = _fp8_sums(x, plain, codes, parts)
         if offsets is not False:
             lost = np.maximum(lost, _lost_with_offsets(x, plain, codes, parts))
-        lost = lost * np.abs(x.scales[:, None])
-    magnitude = (np.abs(sums) * np.abs(scales[:, None])).sum(axis=0) * np.abs(x.scales[:, None])
-    magnitude = magnitude + lost
+    else:
+        exact = codes.reshape(-1, depth or plain.rows_per_group, plain.n)
+        pieces = len(exact)
+        scales = np.abs(plain.scales.astype(np.float64)).repeat(pieces // len(codes), axis=0)
+        magnitude = np.zeros((x.m, plain.n))
+        for sums, scale in zip(_sums(x.values(), exact), scales):
+            magnitude += np.abs(sums) * scale
+    of_rows = np.abs(x.scales[:, None])
+    lost = lost * of_rows
+    magnitude = magnitude * of_rows + lost
     if bias is not None:
         magnitude = magnitude + np.abs(bias.astype(np.float64))
-    roundings = 2 * len(sums) + 2
+    roundings = 2 * pieces + 2
     rounded = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * magnitude
     return lost + rounded + 2.0**-140
 
 
+def bounds(
+    x: QuantizedActivations,
+    weight: weights.Weight,
+    bias: np.ndarray | None = None,
+    depth: int | None = None,
+    offsets: bool | None = None,
+    parts: int = 1,
+) -> weights.Bounds:
+    """``matmul`` and ``error_bound``, of a result that is rounded once, to ``x.dtype``."""
+    accumulated = error_bound(x, weight, bias, depth, offsets, parts)
+    return weights.rounded_once(matmul(x, weight, bias), accumulated, x.dtype)
+
+
 def _fp8_sums(
     x: QuantizedActivations, plain: QuantizedWeight, codes: np.ndarray, parts: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """-> (exact sums of x times ``codes`` [k, n], bounds of what the tensor cores lose of them),
-    float64 [pieces, m, n]: pieces of ``FP8_DEPTH`` of k, of as many for each scale group, which may
-    be shorter, and none across parts."""
-    size, values = plain.rows_per_group, _numbers(x)
-    cuts = sorted({*range(0, plain.k, size), *part_ends(plain.k, parts), plain.k})
-    sums, losses = [], []
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """-> (magnitudes of exact sums of x times ``codes`` [k, n], bounds of what the tensor cores
+    lose of them, both float64 [m, n], times the weight's scales and added up; of how many pieces):
+    of ``FP8_DEPTH`` of k, as many for each scale group, which may be shorter, and none across
+    ``parts``."""
+    size, values = plain.rows_per_group, x.values()
+    cuts = sorted({*range(0, plain.k, size), *part_ends(plain.k, parts)})
+    magnitude, lost, pieces = np.zeros((x.m, plain.n)), np.zeros((x.m, plain.n)), 0
     for begin, end in zip(cuts, cuts[1:]):
+        scales = np.abs(plain.scales[begin // size].astype(np.float64))
         for first in range(begin, end, FP8_DEPTH):
             here = slice(first, min(first + FP8_DEPTH, end))
             left, right = values[:, here], codes[here]
-            sums.append(left @ right)
             tail = (0, -left.shape[1] % small_sums.TERMS)
-            lost = small_sums.error_bound(
+            of_sum = small_sums.error_bound(
                 np.pad(left, ((0, 0), tail)), np.pad(right.T * FP8_UNIT, ((0, 0), tail))
             )
-            losses.append(lost / FP8_UNIT)
-    return np.stack(sums), np.stack(losses)
+            magnitude += np.abs(left @ right) * scales
+            lost += of_sum / FP8_UNIT * scales
+            pieces += 1
+    return magnitude, lost, pieces
 
 
 def _lost_with_offsets(
@@ -215,17 +236,15 @@ def _lost_with_offsets(
         return np.zeros((x.m, plain.n))
     odd = np.arange(plain.k)[:, None] % 2
     moved = np.where(odd, -7.0, 8.0)  # what code - 15, and the code, are more than the weight
-    sums, losses = _fp8_sums(x, plain, weights + moved, parts)
+    magnitude, lost, _ = _fp8_sums(x, plain, weights + moved, parts)
     scales = np.abs(plain.scales.astype(np.float64))
-    of_pieces = np.repeat(scales, len(sums) // len(scales), axis=0)[:, None]
     groups = -(-plain.k // OFFSET_GROUP)
     tail = groups * OFFSET_GROUP - plain.k
-    both = np.pad(_numbers(x) * moved.T, ((0, 0), (0, tail)))
+    both = np.pad(x.values() * moved.T, ((0, 0), (0, tail)))
     each = np.abs(both.reshape(x.m, groups, OFFSET_GROUP).sum(axis=2))
     offsets = each @ np.repeat(scales, groups // len(scales), axis=0)
-    added = offsets + (np.abs(sums) * of_pieces).sum(axis=0)
+    added = offsets + magnitude
     summands = x.offsets.shape[1]
     bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of one of them
     products = summands * -(-groups // 16)
-    lost = (losses * of_pieces).sum(axis=0)
     return lost + 2.0 ** -(summands * bits) * offsets + products * 2.0**-20 * added

@@ -112,6 +112,11 @@ class Trace:
         return self.about.get("kind") == "experts"
 
     @property
+    def activations(self) -> str | None:
+        """The kind of x in 8 bits, one of ``formats.activations.KINDS``; None: 16 bits."""
+        return (self.about.get("problem") or {}).get("activations")
+
+    @property
     def result_name(self) -> str:
         """The name of the buffer with the result."""
         return "d" if self.block_scaled else "c"

@@ -100,11 +100,6 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
         ),
         (("run", "--experts", 4, "--top-k", 5), "--top-k 5 must be at most --experts 4"),
         (("run", "--experts", 0), "--experts 0 must be at least 1"),
-        (("run", "--activations", "int8"), "--activations int8 is of a mixture: name --experts"),
-        (
-            ("explain", *"--m 1 --n 128 --k 128 --activations fp8 --format nvfp4".split()),
-            "--format is for x in 16 bits: leave out --activations",
-        ),
         (("run", "--kernel", "moe", "--input", "w.npy"), "--input is of one weight"),
         (("run", "--combine", "--format", "nvfp4"), "--combine is of one --format for weights"),
         (("trace", "--kernel", "moe", "--floats", 1), "--floats is of one weight"),
@@ -116,13 +111,6 @@ def test_a_mixture_is_walked_through_saved_and_profiled(capsys, tmp_path):
 def test_options_that_do_not_go_together_are_refused(capsys, arguments, match):
     code, _, err = run(capsys, *arguments)
     assert code == 2 and match in err
-
-
-def test_one_weight_times_activations_in_8_bits_is_explained(capsys):
-    sizes = "--m 1024 --n 8192 --k 8192 --device H200".split()
-    code, out, _ = run(capsys, "explain", *sizes, "--activations", "fp8", "--json")
-    chosen = json.loads(out)["candidates"][0]
-    assert code == 0 and chosen["kernel"] == "wgmma_fp8" and chosen["config"]["offsets"]
 
 
 def test_the_defaults_are_a_mixture_that_can_be():

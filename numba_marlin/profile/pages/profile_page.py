@@ -34,6 +34,8 @@ def page(data: dict) -> Page:
     )
     if data.get("kind") == "experts":
         size += f", each token to {problem['top_k']} of {problem['experts']} experts"
+    if problem.get("activations"):
+        size += f", x in {problem['activations']}"
     where = (
         f"measured on {device['name']}"
         if data["measured"]

@@ -27,7 +27,7 @@ from numba_marlin.execution import machine
 from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import Candidate, candidate, find_kernel
-from numba_marlin.problems import BlockProblem, Problem, WeightProblem
+from numba_marlin.problems import ActivationsProblem, BlockProblem, Problem, WeightProblem
 from numba_marlin.profile.sources import on_machine
 from numba_marlin.profile.sources.occupancy import occupancy
 from numba_marlin.profile.sources.samples import sample
@@ -47,7 +47,7 @@ class Neighbour:
 
 def problem_of(data: dict) -> Problem:
     """The problem of a profile (``profile.build``). ValueError for one of another kind."""
-    kinds = {each.kind: each for each in (WeightProblem, BlockProblem)}
+    kinds = {each.kind: each for each in (WeightProblem, BlockProblem, ActivationsProblem)}
     if data["kind"] not in kinds:
         raise ValueError(
             f"a profile of kind {data['kind']!r} has no neighbours to try, only one of"

@@ -8,7 +8,7 @@ scale, if it has one, follows from the product's largest magnitude.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from numba_marlin.execution.binding import (
     Binding,
     Scaling,
+    activation_operands,
     activation_rows,
     bind,
     block_operands,
@@ -33,9 +34,11 @@ from numba_marlin.formats.routing import Routing
 from numba_marlin.formats.small_floats import decode
 from numba_marlin.heuristics import Candidate, find_kernel
 from numba_marlin.problems import (
+    ACTIVATIONS,
     EXPERTS,
     OPERANDS,
     WEIGHTS,
+    ActivationsProblem,
     BlockProblem,
     ExpertsProblem,
     Problem,
@@ -98,6 +101,13 @@ def of_weight(problem: WeightProblem, random: np.random.Generator) -> Sample:
     bias = random.standard_normal(problem.n).astype(kind) if problem.bias else None
     operands = {"a": x, **weight_operands(weight), "bias": bias}
     return Sample(problem, operands, None, word_of(weight) if integer else None)
+
+
+def of_activations(problem: ActivationsProblem, random: np.random.Generator) -> Sample:
+    """The same, and x in 8 bits."""
+    drawn = of_weight(problem, random)
+    x = quantize_rows(drawn.operands["a"], problem.activations)
+    return replace(drawn, operands=drawn.operands | activation_operands(x))
 
 
 def random_weight(problem: WeightProblem, random: np.random.Generator) -> PackedWeight:
@@ -193,6 +203,7 @@ def of_blocks(
 _SAMPLES: dict[str, Callable[..., Sample]] = {
     WEIGHTS: of_weight,
     OPERANDS: of_two,
+    ACTIVATIONS: of_activations,
     EXPERTS: of_experts,
 }
 

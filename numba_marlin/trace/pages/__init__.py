@@ -74,8 +74,8 @@ def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) ->
     problem = about.get("problem") or {}
     sizes = ", ".join(
         f"{name}={problem[name]}"
-        for name in ("m", "n", "k", "group_size", "experts", "top_k")
-        if name in problem
+        for name in ("m", "n", "k", "group_size", "experts", "top_k", "activations")
+        if problem.get(name) is not None
     )
     title = f"{about.get('kernel', trace.header['kernel'])}, step by step"
     subtitle = (

@@ -3,8 +3,11 @@ by register, and the resulting operands of the tensor cores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.trace.history import History
 from numba_marlin.trace.pages.choice import Choice
 from numba_marlin.trace.pages.source import beside
@@ -132,7 +135,7 @@ def follow(
                         tuple(rows),
                         source=RECORDED,
                         title=ins["text"],
-                        note=(of_floats if floats(trace) else meaning)(ins, names, values),
+                        note=said_of(trace)(ins, names, values),
                     ),
                     *beside(trace, link.pc),
                 ),
@@ -147,6 +150,21 @@ def number_of(history: History, name: str, before: int, lane: int) -> int | None
         return value
     held = history.value(name, before)
     return None if held is None else int(held[lane])
+
+
+def in_bytes(trace: Trace) -> bool:
+    """Whether integer codes become factors of 8 bits."""
+    texts = (ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
+    return trace.activations is not None and tensor_bits(texts) == 8
+
+
+def said_of(trace: Trace) -> Callable[[dict, list[str], list], str]:
+    """The function that says what an instruction does on the way from codes to factors."""
+    if floats(trace):
+        return of_floats
+    if in_bytes(trace):
+        return of_int8 if trace.activations == "int8" else of_e4m3
+    return meaning
 
 
 def meaning(ins: dict, names: list[str], values: list) -> str:
@@ -176,6 +194,35 @@ def meaning(ins: dict, names: list[str], values: list) -> str:
     if root == "mul" and "x2" in text:
         return "Multiplies by the scale: the only rounding of a weight."
     return ""
+
+
+def of_int8(ins: dict, names: list[str], values: list) -> str:
+    """Return what an instruction of this kind does when the codes become int8."""
+    return {
+        "lop3": (
+            "One instruction masks codes and turns one bit of each byte over. A code in the upper"
+            " half of a byte becomes the integer 16 (code - 8); one in the lower half, code + 128,"
+            " from which the zero point is still to be subtracted."
+        ),
+        "prmt": OF_A_COLUMN,
+    }.get(ins["root"], meaning(ins, names, values) if ins["root"] == "shr" else "")
+
+
+def of_e4m3(ins: dict, names: list[str], values: list) -> str:
+    """Return what an instruction of this kind does when the codes become e4m3."""
+    return {
+        "lop3": (
+            "One instruction combines two words by a mask. In e4m3 the bytes 0 to 15 are 0 to 15"
+            " times 2**-9, and the highest bit is the sign: so a magnitude of at most 15 is its own"
+            " number, and needs its sign only."
+        ),
+        "prmt": OF_A_COLUMN,
+    }.get(ins["root"], meaning(ins, names, values) if ins["root"] == "shr" else "")
+
+
+OF_A_COLUMN = (
+    "Selects bytes: the four weights that the word has of a column become a register of an operand."
+)
 
 
 def of_floats(ins: dict, names: list[str], values: list) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.formats.activations import KINDS
+from numba_marlin.formats.small_floats import decode
+from numba_marlin.layout.w4a8 import STEP, restored
 from numba_marlin.trace.pages import launch, memory
 from numba_marlin.trace.pages.choice import Choice, chosen_history, word_place
 from numba_marlin.trace.pages.dequantised import floats, kind_of
@@ -28,7 +31,8 @@ def section(trace: Trace, choice: Choice) -> Section:
     times = "a scale that a block of weights shares" if floats(trace) else "its group's scale"
     codes = "an FP4 number" if floats(trace) else f"a code of {bits} bits minus {1 << bits - 1}"
     notes = (
-        f"y = x w: every result is a sum over k of an activation, in 16 bits, times a weight. The"
+        f"y = x w: every result is a sum over k of an activation, in"
+        f" {16 if trace.activations is None else 8} bits, times a weight. The"
         f" weight is not stored as 16 bits but as {codes}, times {times}.",
         "For few rows of x, a GPU spends its time reading weights, each of them once: a quarter of"
         " the bytes is nearly a quarter of the time. So codes stay packed until they are in the"
@@ -91,23 +95,34 @@ def one_word(trace: Trace, choice: Choice, bits: int) -> list:
     code = value >> first & (1 << bits) - 1
     if x is None:
         return [word]
+    said, scales = f"{x:g}", "scale"
+    if trace.activations is not None:
+        said, scales = f"{x:g} * the row's scale", "both scales"
+    stored = trace.activations or "16 bits"
     rows = (
-        ("x", f"x[0, {k}] = {x:g}, 16 bits", RECORDED),
+        ("x", f"x[0, {k}] = {said}, {stored}", RECORDED),
         (
             "w",
             f"w[{k}, {n}] = (code {code} - {1 << bits - 1}) * scale ="
             f" {code - (1 << bits - 1):+d} * scale",
             RECORDED,
         ),
-        ("y", f"y[0, {n}] += {x:g} * {code - (1 << bits - 1):+d} * scale"),
+        ("y", f"y[0, {n}] += {x:g} * {code - (1 << bits - 1):+d} * {scales}"),
     )
     return [Facts(rows, title="One product, of code 0 of the word below"), word]
 
 
 def activation(trace: Trace, k: int) -> float | None:
-    """x[0, k], if x is in float16."""
+    """x[0, k], if x is in float16; in 8 bits what its code stands for, before it is scaled."""
     a, contents = trace.buffer("a"), trace.arrays.get("words_a")
-    if a is None or contents is None or trace.about["problem"].get("dtype") != "float16":
+    if a is None or contents is None:
+        return None
+    if trace.activations is not None:
+        first = k // STEP * STEP
+        codes = contents.reshape(-1)[first : first + STEP].view(KINDS[trace.activations])
+        code = restored(codes)[k % STEP]
+        return float(decode(code, "e4m3") if trace.activations == "fp8" else code)
+    if trace.about["problem"].get("dtype") != "float16":
         return None
     return float(contents.reshape(-1)[2 * k : 2 * k + 2].view(np.float16)[0])
 

@@ -162,8 +162,9 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 def peak_words(trace: Trace, device: Device) -> str:
     peak, bits = peak_of(trace, device)
+    sums = "int32" if trace.activations == "int8" else "fp32"
     return (
-        f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 accumulators"
+        f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, {sums} accumulators"
         if peak
         else f"peak of {bits}-bit products unknown"
     )
@@ -250,11 +251,12 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     )
     parts: list = [table, bars]
     device = choice.device or device_named("H200")
-    if device.matrix_flops and device.bandwidth_bytes:
-        ridge = device.matrix_flops / device.bandwidth_bytes
+    peak, _ = peak_of(trace, device)
+    if peak and device.matrix_flops and device.bandwidth_bytes:
+        ridge = peak / device.bandwidth_bytes
         wide, packed = (
-            max(nbytes / device.bandwidth_bytes, flops / device.matrix_flops)
-            for nbytes in (theirs, ours)
+            max(nbytes / device.bandwidth_bytes, flops / rate)
+            for nbytes, rate in ((theirs, device.matrix_flops), (ours, peak))
         )
         parts.append(
             Facts(

@@ -42,7 +42,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                     else BLOCK_SCALED
                 )
                 if trace.block_scaled
-                else BETWEEN
+                else (IN_INT32 if trace.activations == "int8" else "Sums stay in fp32") + BETWEEN
             ),
         ),
         tuple(parts),
@@ -54,9 +54,13 @@ def shares_k(trace: Trace) -> bool:
     return max(trace.about.get("k_shares") or (1, 1)) > 1
 
 
+IN_INT32 = (
+    "Tensor cores add up a scale group, or a part of it, in int32, which is exact. These sums,"
+    " times their scales, become fp32 and stay so"
+)
 BETWEEN = (
-    "Sums stay in fp32 until the epilogue: in the accumulators of a lane, in the reduction between"
-    " the warps that share columns, and in that between the blocks that share a column of tiles."
+    " until the epilogue: in the accumulators of a lane, in the reduction between the warps that"
+    " share columns, and in that between the blocks that share a column of tiles."
 )
 BLOCK_SCALED = (
     "One block accumulates a tile in fp32 over all of k, without a reduction. After the last"

@@ -10,7 +10,7 @@ from numba_marlin.formats.marlin_order import code_order
 from numba_marlin.formats.small_floats import table as numbers_of
 from numba_marlin.trace.history import History, vector
 from numba_marlin.trace.pages.choice import Choice, chosen_history, products, word_place
-from numba_marlin.trace.pages.dequantised import finals, floats, follow, kind_of
+from numba_marlin.trace.pages.dequantised import finals, floats, follow, in_bytes, kind_of
 from numba_marlin.trace.pages.source import beside
 from numba_marlin.trace.provenance import codes_of_bits
 from numba_marlin.trace.record import Trace
@@ -88,6 +88,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     final = finals(sources, results, places, plain, bits, where_to)
     if final is not None:
         steps.append(Step("The result", (final,)))
+    halves = f"code 0 and code {codes // 2} are the two halves of the first register"
     note = (
         SIDE_BY_SIDE[not any(".block_scale" in ins["text"] for ins in trace.instructions)]
         + (MADE_NOTHING if not links and not products(history) else "")
@@ -97,8 +98,8 @@ def section(trace: Trace, choice: Choice) -> Section:
             if floats(trace)
             else (
                 f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which"
-                f" tensor-core kernels extract them: code 0 and code {codes // 2} are the two"
-                f" halves of the first register. Code 0 is in the lowest {bits} bits, at the right."
+                f" tensor-core kernels extract them: {FIRST_BYTES if in_bytes(trace) else halves}."
+                f" Code 0 is in the lowest {bits} bits, at the right."
                 " (Row-major packing of two codes per byte would need a shift and a mask per"
                 " weight.)"
             )
@@ -115,6 +116,10 @@ TURNED = (
 )
 
 
+FIRST_BYTES = (
+    "codes 0, 4, 1 and 5 are the four bytes of the first register, of k that are not neighbours. x"
+    " is stored in the same order of k (layout.w4a8), so that no code has to move to another lane"
+)
 MADE_NOTHING = " This warp loaded the word and did not use it: it has no part of this tile."
 SIDE_BY_SIDE = (
     (
