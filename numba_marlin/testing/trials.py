@@ -136,7 +136,8 @@ class SmallActivations(Small):
             *self.shape, seed=1, dtype=config.dtype, zeros_kind=config.zeros, bias=config.bias
         )
         x = quantize_rows(given.x) if config.activations == "int8" else small_floats(given.x)
-        expected = kernel_product(x, given.weight, given.bias)
+        parts = getattr(config, "parts", 1)
+        expected = kernel_product(x, given.weight, given.bias, parts)
         return functools.partial(
             launches.prepare,
             config,

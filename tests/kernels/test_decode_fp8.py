@@ -148,7 +148,7 @@ def test_a_wrong_half_is_seen(pattern, by):
 def test_it_is_chosen_for_few_rows_and_says_whose_time_that_is(m, chosen):
     best = rank(ActivationsProblem(m, 8192, 8192, activations="fp8"), H200)[0]
     assert best.kernel == ("decode_fp8" if chosen else "wgmma_fp8")
-    assert any("the time is decode's" in each for each in best.reasons) == chosen
+    assert any("behind the quantisation of x" in each for each in best.reasons) == chosen
 
 
 def test_only_whole_tiles_have_an_order_of_sums():
@@ -157,9 +157,11 @@ def test_only_whole_tiles_have_an_order_of_sums():
     assert len(orders) == 1 and None not in orders
 
 
-def test_arrangements_are_those_of_decode_that_do_not_spill_with_one_block_on_a_multiprocessor():
-    alone = [each for each in decode.FITTED if each.resident == 1]
-    every = {(each.batch, each.warps_n, each.warps_k) for each in alone}
+def test_arrangements_are_those_that_do_not_spill_with_one_block_on_a_multiprocessor():
+    alone = {each for each in decode.FITTED if each.resident == 1}
+    assert alone < set(choose.FITTED["fp8"])
+    every = {(each.batch, each.warps_n, each.warps_k) for each in choose.FITTED["fp8"]}
+    assert all(each.resident == 1 for fitted in choose.FITTED.values() for each in fitted)
     for group_size, zeros, spill in (
         (-1, None, set()),
         (-1, "integer", set()),

@@ -35,6 +35,8 @@ VARIANTS = (
     "block_scaled, one block",
     "wgmma_int8, two warpgroups, one scale per column",
     "wgmma_int8, two warpgroups in turns",
+    "wgmma_int8, two parts",
+    "wgmma_fp8, two parts",
     "wgmma_fp8, two warpgroups, one scale per column",
     "wgmma_fp8",
     "moe, rows of pairs",

@@ -40,17 +40,23 @@ def powers_of_two(weight):
             (5, 64, 8320, {}),
             (5, 64, 8208, {"group_blocks": -1}),
             (5, 64, 8320, {"dtype": "bfloat16"}),
+            # parts: one of two with all offsets, the second of three with none, four of 41 blocks
+            (20, 72, 640, {"parts": 2}),
+            (5, 64, 16640, {"parts": 3, "dtype": "bfloat16"}),
+            (5, 64, 8208, {"parts": 4, "group_blocks": -1}),
+            (20, 136, 640, PAIR | {"parts": 2}),
         ),
-        lambda m, n, k, change: change in ({}, {"group_blocks": -1}),
+        lambda m, n, k, change: change in ({}, {"group_blocks": -1}, {"parts": 2}),
     ),
 )
 def test_codes_with_offsets_are_right(m, n, k, change, run_on):
-    """The last three have more groups than a stage has offsets of."""
+    """Those of k above 8192 have more groups than a stage has offsets of."""
     config = replace(OFFSETS, **change)
-    right(m, n, k, config, run_on, sms=2)
+    sms = 2 * config.parts
+    right(m, n, k, config, run_on, sms=sms)
     x, weight, bias = integers(m, n, k, config)
     weight = powers_of_two(weight)
-    actual = product(x, weight, config, bias=bias, run_on=run_on, sms=2)
+    actual = product(x, weight, config, bias=bias, run_on=run_on, sms=sms)
     expected = activations.kernel_product(x, weight, bias)
     assert np.array_equal(actual.view(np.uint16), expected.view(np.uint16))
 
@@ -67,12 +73,12 @@ def test_offsets_lose_little_of_x_of_one_sign(run_on):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("change", ({}, {"group_blocks": -1}, PAIR))
+@pytest.mark.parametrize("change", ({}, {"group_blocks": -1}, PAIR, {"parts": 2}))
 def test_any_schedule_with_offsets_gives_the_same_bits_without_a_race(change, seed):
     config = replace(OFFSETS, **change)
     x, weight, _ = integers(20, 192, 640, config, seed)
     weight = powers_of_two(weight)
-    actual = product(x, weight, config, seed=seed, races=True, sms=2)
+    actual = product(x, weight, config, seed=seed, races=True, sms=2 * config.parts)
     assert np.array_equal(actual, activations.kernel_product(x, weight))
 
 

@@ -85,8 +85,9 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaByt
     found = _arranged(problem, device)
     for whole in tuple(found):
         tiles, steps = whole.tiles(problem.m, problem.n), ceil_div(problem.k, STAGE_K)
-        parts = max((each for each in PARTS if tiles * each <= device.sms), default=1)
-        if 1 < parts <= steps and whole.tile_m <= MOST_ROWS_IN_PARTS:
+        most = min(device.sms // tiles, steps) if tiles else 1
+        parts = max((each for each in PARTS if each <= most), default=1)
+        if parts > 1 and whole.tile_m <= MOST_ROWS_IN_PARTS:
             found.append(replace(whole, parts=parts))
     return found
 

@@ -21,8 +21,10 @@ def shared(config_type: type) -> dict[str, Any]:
     """Arguments of ``KernelDefinition`` for the type of activations that ``config_type`` is of."""
     small = config_type(tile_m=16, tile_n=64, warpgroups=1, stages=2)
     of_columns = replace(small, tile_n=128, warpgroups=2, group_blocks=-1)
-    if config_type.activations == "fp8":
-        of_columns = replace(of_columns, offsets=True)  # as it is chosen
+    parts = replace(small, parts=2, group_blocks=-1)  # of int8, integers are added up
+    if config_type.activations == "fp8":  # as they are chosen
+        of_columns = replace(of_columns, offsets=True)
+        parts = replace(small, parts=2, offsets=True)
     return dict(
         parameters=(
             ("a_map", "tensormap"),
@@ -111,6 +113,14 @@ def shared(config_type: type) -> dict[str, Any]:
                     group_size=-1,
                     sms=2,
                     places=(1,),
+                ),
+                Trial(
+                    what="two parts",
+                    config=parts,
+                    sizes=(20, 128, 640),
+                    group_size=128 if parts.grouped else -1,
+                    sms=4,
+                    places=(1, 3),
                 ),
             ),
         ),
