@@ -30,7 +30,7 @@ ROWS, K, COLUMNS, TERMS = 8, 2048, 64, 32
 ODD = np.arange(K)[:, None] % 2
 # form -> what its byte is more than the weight, at every k
 MORE = {"the weight": 0 * ODD, "the code": 8 + 0 * ODD, "codes in turns": np.where(ODD, -7, 8)}
-DEPTHS = ((128, 128), (-1, 512), (-1, K))  # group size, and what is added up at a time
+DEPTHS = ((128, 128), (-1, 1024), (-1, K))  # group size, and what is added up at a time
 
 
 def activations(random):

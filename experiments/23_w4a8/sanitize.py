@@ -57,6 +57,8 @@ RAGGED = (
     (376, 432, -1, "integer"),
 )
 DEEPER = {many: 0, few: 384}  # more k of those
+# arrangements that are launched in parts too: of either type, with turns and without, of few rows
+IN_PARTS = ((64, 128, True), (64, 256, False), (32, 128, False), (128, 256, False))
 SUMS_OF_PARTS = 16  # of k, where blocks or warps add up parts: ``check_product``'s depth
 
 
@@ -83,10 +85,15 @@ class Product:
         return 16 * self.config.group_blocks if self.config.grouped else -1
 
     @property
+    def parts(self):
+        return getattr(self.config, "parts", 1)
+
+    @property
     def label(self):
         rows, columns = self.definition.about.tile(self.config)
         extras = {
             " in turns": getattr(self.config, "ordered", False),
+            f" in {self.parts} parts": self.parts > 1,
             " zero points": self.config.zeros is not None,
             " bias": self.config.bias,
         }
@@ -128,10 +135,11 @@ class Product:
     def check(self, results):
         """AssertionError for a wrong one: int8 bit for bit where groups come in order, else within
         the bound."""
-        in_order = self.config.order_of_sums == CONFIGS[self.config.activations]().order_of_sums
-        depth = None if in_order else SUMS_OF_PARTS
+        in_order = CONFIGS[self.config.activations]().order_of_sums
+        own = self.config.order_of_sums
+        depth = None if own is not None and own.startswith(in_order) else SUMS_OF_PARTS
         offsets = getattr(self.config, "offsets", False)
-        check_product(results["c"], *self.operands, depth, offsets)
+        check_product(results["c"], *self.operands, depth, offsets, self.parts)
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,8 @@ def arrangement_of(config):
     """What is proposed whatever the types and groups."""
     if isinstance(config, DecodeBytesConfig):
         return (config.batch, config.warps_n, config.warps_k)
-    return (config.tile_m, config.tile_n, config.ordered)
+    tile = config.tile_m, config.tile_n, config.ordered
+    return tile if config.parts == 1 else (*tile, "in parts")
 
 
 def proposed(choose, shapes, kind, **types):
@@ -210,13 +219,18 @@ def products(choose, kind):
     deeper = [(n, k + DEEPER[choose], *types) for n, k, *types in RAGGED]
     first = sorted(KINDS).index(kind)  # so that a tile has other groups in the other type
     for number, (arrangement, whole) in enumerate(proposed(choose, WHOLE[choose], kind).items()):
+        if arrangement[-1] == "in parts" and arrangement[:-1] not in IN_PARTS:
+            continue
         turn = (number + first) % len(deeper)
         shapes = deeper[turn:] + deeper[:turn]
         ragged = proposed(
             choose, shapes, kind, dtype="bfloat16", scale_dtype="bfloat16", bias=True
         )[arrangement]
         rows = arrangement[0]
-        for (n, k, config), sizes in ((whole, (rows - 3, rows + 2)), (ragged, (1, rows + 5))):
+        launched = (rows - 3, rows + 2), (1, rows + 5)
+        if arrangement[-1] == "in parts":
+            launched = (rows + 2,), (rows + 5,)
+        for (n, k, config), sizes in zip((whole, ragged), launched):
             yield from (Product(config, m, n, k, SMS[choose]) for m in sizes)
 
 

@@ -41,7 +41,7 @@ from numba_marlin.reference import small_sums, weights
 
 UNIT_ROUNDOFF = 2.0**-24
 STEP = 128  # of k, which blocks that share k have whole
-FP8_DEPTH = 512
+FP8_DEPTH = 1024
 PART = 16  # of k: kernels make exact sums of so many at least, if not of whole groups
 FP8_UNIT = 2.0**-9  # what a weight of 1 is in e4m3 (``kernels.w4a8.elements``)
 

@@ -401,14 +401,15 @@ def test_impossible_configurations_name_the_rule(change, match):
 
 # ---- what is compiled
 
-PROPOSED = [
+PROPOSED = dict.fromkeys(
     config
     for group_size, zeros in ((128, None), (-1, None), (32, None), (128, "integer"))
     for kind in KINDS
+    for m, n in ((4096, 8192), (64, 8192), (128, 2048))
     for config in choose.configurations(
-        ActivationsProblem(4096, 8192, 8192, group_size, zeros=zeros, activations=kind), H200
+        ActivationsProblem(m, n, 8192, group_size, zeros=zeros, activations=kind), H200
     )
-]
+)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ steps took 196 cycles and 3/4 of both where sums are promoted, and 205 and 0.69 
 are not, to within 13% of the times in ``kernel`` (m = 16 to 4096, k and n of 4096 and 8192, an
 H200, 2026-11-29). Launches take up to 1.44 of what follows from it (experiments/23_w4a8). In turns
 (``ordered``) they take 2 to 3% less; with offsets tiles of up to 128 rows 1 to 6% less, those of
-192 rows 7% less to 8% more, and those of 176 12 to 20% more; of int8 behind the quantisation of x
-tiles of 128 columns and up to 128 rows 1% more. 176 rows are there for their number of tiles.
+192 rows 7% less to 8% more, and those of 176 12 to 20% more. Behind the quantisation of x tiles of
+128 columns and up to 128 rows of int8 take 2% more in turns, and fp8 with one scale per column. 176
+rows are there for their number of tiles.
 
 Where tiles are fewer than SMs, equal parts of them (``parts``), as many as there are SMs for, take
 less: 28672 x 8192, m = 64, quantisation included, 44 us where 69 had been (fp8 in groups of 128,
-64 x 256 in 4 parts). Their steps take 11% longer than those of whole tiles, 19% with 256 columns,
-and in turns 7 to 8% less than that. No step takes less than its weights and scales need on their
-way from memory. Fitted to launches behind the quantisation of x (m = 16 to 256, five sizes, an
-H200, 2026-11-29; ``arrangements.py`` in experiments/23_w4a8): 6% off on average, and what is chosen
-takes 0.3% more than the fastest.
+64 x 256 in 4 parts). Their steps take as long as those of whole tiles, 6% longer with 256 columns,
+and turns gain 2% at most. No step takes less than its weights and scales need on their way from
+memory. Fitted to launches behind the quantisation of x (m = 1 to 256, six sizes, an H200,
+2026-11-29; ``arrangements.py`` in experiments/23_w4a8): 4 to 5% off on average, and what is chosen
+takes 0.3 to 0.9% more than the fastest.
 
 Where x brings offsets and the weights are such that they serve (``offset_types``), they are used
 for all tiles, so that the order of sums does not depend on m: bytes in 5 instructions, not 10,
@@ -42,6 +43,7 @@ from numba_marlin.kernels.language.choice import (
 )
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.w4a8.config import CONFIGS, MOST_K, STAGE_K, WgmmaBytesConfig
+from numba_marlin.layout.offsets import OFFSET_STEP
 from numba_marlin.problems import ActivationsProblem
 
 # tile_m, tile_n, warpgroups, stages. Of those that are expected to take as long, the first is taken
@@ -57,9 +59,11 @@ OTHERS = (
 )
 LEAST_ROWS_IN_TURNS = 64
 LAUNCH_US, TILE_US = 2.5, 0.5
-PARTS_US, PART_US = 2.87, 0.011  # of a tile in parts: once; for each part, of a KiB of its sums
-PARTS_SLOWER = {64: 1.11, 128: 1.11, 256: 1.19}  # a step in parts, by columns, in those of a whole
-BYTES_NS = {64: 31.2, 128: 31.2, 256: 33.7}  # that an SM takes at most, by a tile's columns
+PARTS_US, PART_US = 2.18, 0.0126  # of a tile in parts: once; for each part, of a KiB of its sums
+# of a part, for each stage of offsets with scales of groups (in whole tiles it is in the steps)
+OFFSETS_US = 0.7
+WIDE_IN_PARTS = 1.06  # a step of 256 columns in parts, in steps of whole tiles
+BYTES_NS = 34.2  # that an SM takes at most
 INVARIANT_PARTS = (1, 2, 4)
 MOST_ROWS_IN_PARTS = 176  # in parts 192 rows spill, with offsets, 8 to 24 bytes
 MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
@@ -68,14 +72,15 @@ STEP, STRIP, PROMOTION = 46, {"int8": (40, 77), "fp8": (80, 95)}, {"int8": 3, "f
 STRIP_WITH_OFFSETS = 40
 SUMS = {
     "int8": "int8 products: sums of groups are exact",
-    "fp8": "e4m3 products: sums of a group, or of 512 of k, before they are added up in fp32",
+    "fp8": "e4m3 products: sums of a group, or of 1,024 of k, before they are added up in fp32",
 }
 # cycles of a step, and which part of what it needs: where sums are promoted, and where not
 PROMOTED, PLAIN = (196, 0.756), (205, 0.69)
 IN_TURNS = {"int8": 0.98, "fp8": 0.97}  # of the same without
 IN_TURNS_WITH_OFFSETS = 0.98, 1.03  # of tiles of up to 128 rows, and of more
-NARROW_IN_TURNS = 1.01  # of int8: tiles of 128 columns and up to 128 rows
-PARTS_IN_TURNS = {"int8": 0.92, "fp8": 0.93}
+# behind the quantisation of x, in turns: of int8, tiles of 128 columns and up to 128 rows, in parts
+# up to 64; of fp8, one scale per column; and rows of the lowest tile
+NARROW_IN_TURNS, COLUMNS_IN_TURNS, LOWEST_BEHIND = 1.04, 1.05, 1.03
 LOWEST, OF_LOWEST = 16, 1.07  # rows of the lowest tile, which takes so much more than its steps say
 
 
@@ -96,7 +101,10 @@ def invariant_configurations(problem: ActivationsProblem, device: Device) -> lis
     """Whole tiles, and those in as many parts whatever m is."""
     found, steps = _arranged(problem, device), ceil_div(problem.k, STAGE_K)
     return [
-        replace(each, parts=parts) for each in found for parts in INVARIANT_PARTS if parts <= steps
+        replace(each, parts=parts)
+        for each in found
+        for parts in INVARIANT_PARTS
+        if parts == 1 or (parts <= steps and each.tile_m <= MOST_ROWS_IN_PARTS)
     ]
 
 
@@ -147,37 +155,40 @@ def instructions(config: WgmmaBytesConfig) -> int:
 
 
 def step_cycles(config: WgmmaBytesConfig) -> float:
-    """Of a step, expected."""
+    """Of a step of whole tiles, expected, in a product alone."""
     issue = instructions(config) * 4 * config.warpgroups / SCHEDULERS
     tensor = config.tile_m * config.tile_n * STAGE_K / PRODUCTS_PER_CYCLE
     fixed, part = PROMOTED if config.promotes else PLAIN
-    slower = OF_LOWEST if config.tile_m == LOWEST else 1
-    if config.ordered:
-        slower *= _in_turns(config)
-    if config.parts > 1:
-        slower *= PARTS_SLOWER[config.tile_n]
-    return slower * (fixed + part * (issue + tensor))
-
-
-def _in_turns(config: WgmmaBytesConfig) -> float:
-    """Cycles of a step in turns, in those of the same without."""
-    high = config.tile_m > 128
-    if config.parts > 1:
-        return PARTS_IN_TURNS[config.activations]
+    turns = IN_TURNS[config.activations]
     if config.offsets:
-        return IN_TURNS_WITH_OFFSETS[high]
-    if config.activations == "int8" and config.tile_n == 128 and not high:
-        return NARROW_IN_TURNS
-    return IN_TURNS[config.activations]
+        turns = IN_TURNS_WITH_OFFSETS[config.tile_m > 128]
+    turns = turns if config.ordered else 1
+    lowest = OF_LOWEST if config.tile_m == LOWEST else 1
+    return turns * lowest * (fixed + part * (issue + tensor))
+
+
+def behind_quantisation(config: WgmmaBytesConfig) -> float:
+    """Of a step, in those of ``step_cycles``: behind the quantisation of x, and in parts."""
+    whole, factor = config.parts == 1, 1.0
+    if config.tile_m == LOWEST:
+        factor *= LOWEST_BEHIND
+    if not whole and config.tile_n == 256:
+        factor *= WIDE_IN_PARTS
+    if config.ordered and not config.grouped:
+        factor *= COLUMNS_IN_TURNS
+    elif config.ordered and config.activations == "int8" and config.tile_n == 128:
+        factor *= NARROW_IN_TURNS if config.tile_m <= (128 if whole else 64) else 1
+    return factor
 
 
 def step_us(config: WgmmaBytesConfig, device: Device) -> float:
     """Of a step, with the way of its weights and scales from the device's memory."""
-    rate = BYTES_NS[config.tile_n]
+    rate = BYTES_NS
     if device.bandwidth_bytes:
         rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
     fetched = config.copied_bytes - config.x_stage_bytes
-    return max(step_cycles(config) / MHZ, fetched / (1000 * rate))
+    cycles = step_cycles(config) * behind_quantisation(config)
+    return max(cycles / MHZ, fetched / (1000 * rate))
 
 
 def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Device) -> Description:
@@ -195,6 +206,8 @@ def described(problem: ActivationsProblem, config: WgmmaBytesConfig, device: Dev
         reasons += ("weights are multiplied as codes, and the sums of x that x brings taken off",)
     if config.parts > 1:
         tile_us += PARTS_US + PART_US * config.parts * config.partial_bytes / 1024
+        if config.offsets and config.grouped:
+            tile_us += OFFSETS_US * ceil_div(steps, OFFSET_STEP)
         reasons += (
             f"{config.parts} blocks share each tile along k, in equal parts; who comes last adds"
             " up, nobody waits",

@@ -17,7 +17,8 @@ PRODUCER_REGISTERS = 24
 STAGE_K = 128  # of 8-bit x: one row of the 128-byte swizzle
 K32_STEPS = STAGE_K // 32  # of a stage: 32 is the k of a product
 SUMS_ORDER = "{} sums, groups in the order of k"
-COLUMN_SUM_STAGES = 4  # of fp8 with one scale per column: tensor cores add up 512 of k
+COLUMN_SUM_STAGES = 8  # of fp8 with one scale per column: tensor cores add up 1,024 of k
+MOST_ROWS_BESIDE_SCALES = 128
 MOST_K = (2**31 - 1) // (UNIT * 8 * 127) // 16 * 16
 """With one scale per column all of k is added up in 32 bits, in units of 1 / 16."""
 
@@ -169,6 +170,12 @@ class WgmmaBytesConfig(SharedTiles, SharedMemory):
         """Whether the words of the next stage are loaded while the products of one run. With
         several scale rows in a stage ptxas spills (a few bytes, of large tiles)."""
         return self.scale_rows == 1
+
+    @property
+    def keeps_offset_scales(self):
+        """Whether scales for the offsets are loaded before the main loop, and kept meanwhile, 16
+        registers. There is no room beside the sums of more rows, or of two strips."""
+        return self.offsets and self.strips == 1 and self.tile_m <= MOST_ROWS_BESIDE_SCALES
 
     @property
     def unit(self):

@@ -27,10 +27,10 @@ with the scales, at a tile's end, they cost next to nothing (``offsets``).
 **Why codes in turns.** Tensor cores cut what they add off below 2**-13 of the largest term. Bytes 0
 to 15 are all positive: with x of one sign, as behind a ReLU, every term is cut off towards zero on
 the same side, and sums grow with k. On the machine's adder results lose 0.008 of their root mean
-square, all downwards, in groups of 128, and 0.13 with 512 of k added up; with c and c - 15 in turns
-0.0003 to 0.0008 and 0.0006 to 0.0014, the rounding of the offsets included, for normal x, x of one
-sign, x with a mean of 1, and x with long tails. Exact bytes lose 0.0001 and 0.0002, and rounding x
-to e4m3 0.024 to 0.030 (experiments/23_w4a8/losses.py).
+square, all downwards, in groups of 128, and 0.43 with 1,024 of k added up; with c and c - 15 in
+turns 0.0003 to 0.0008 and 0.0009 to 0.0024, the rounding of the offsets included, for normal x, x
+of one sign, x with a mean of 1, and x with long tails. Exact bytes lose 0.0001 and 0.0004 at most,
+and rounding x to e4m3 0.024 to 0.030 (experiments/23_w4a8/losses.py).
 """
 
 from numba_marlin.layout.w4a8 import ALTERNATE, FLIP, LOWER, UPPER

@@ -30,7 +30,7 @@ and e4m3):
                 the code less 15; what that is too much x brings, as ``offsets``.
     multiply    ``wgmma`` m64nNk32: s8 times s8 into s32, exact; e4m3 times e4m3 into fp32, of whose
                 bits tensor cores keep 13 (``reference.small_sums``)
-    promote     a scale group's sums into fp32 totals. In e4m3 an FMA for each, and every 512 of k
+    promote     a scale group's sums into fp32 totals. In e4m3 an FMA for each, and every 1,024 of k
                 where there is one scale per column. In int8 three instructions: sums fit in 22
                 bits, so that adding the bits of 1.5 * 2**23 makes a float of the integer, where
                 ``cvt`` has a quarter of the rate or less.

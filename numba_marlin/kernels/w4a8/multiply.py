@@ -207,11 +207,15 @@ def multiply_verbs(lang, config, ring):
         return place, sums_of(totals, acc)
 
     if config.offsets:
-        offsets = offset_verbs(lang, config, ring)
+        offsets, keeps = offset_verbs(lang, config, ring), config.keeps_offset_scales
 
         @lang.device
         def multiply_then_offsets(shared, place, item, thread, own):
-            """As ``multiply_ahead``; under the last products, scales are loaded for the offsets."""
+            """As ``multiply_ahead``. Scales for the offsets are loaded before all, and those of the
+            next stage of offsets under the last products; where registers are few, the first are
+            loaded there."""
+            if keeps:
+                words = offsets.words_of(own, own.first, thread)
             totals, acc = no_totals(), no_sums()
             loaded = load_full(shared, place, thread)
             steps_left, summed = item.steps, 0
@@ -230,11 +234,14 @@ def multiply_verbs(lang, config, ring):
             acc, fragments = issue_all(
                 acc, loaded.words, descriptor, loaded.points, thread.warpgroup, adds_to(summed)
             )
-            words = offsets.words_of(own, own.first, thread)
+            next_words = offsets.words_of(own, own.first + (1 if keeps else 0), thread)
+            if not keeps:
+                words = next_words
             acc = all_done(acc, fragments)
             release(shared, place, thread)
             totals = promote(totals, acc, loaded.scales)
-            return offsets.add(shared, ring.advance(place), totals, words, own, thread)
+            place = ring.advance(place)
+            return offsets.add(shared, place, totals, words, next_words, own, thread)
 
         return multiply_then_offsets
 

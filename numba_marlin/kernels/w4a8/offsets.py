@@ -16,14 +16,16 @@ stage, in bfloat16 two, for every 8192 of k, all behind the tile's last stage of
 128 of k also where a column has one scale. Of a tile in parts, each adds the stages of offsets that
 begin in its steps of k, whichever part the rest of such a stage is of.
 
-Loads of scales take as long as half a step: those of the first stage are under the last products of
-the main loop, those of the next under the products here.
+Loads of scales take as long as half a step. Where there are registers for them
+(``keeps_offset_scales``), those of the first stage come before the main loop, those of the second
+under its last products, and the others under the products here, a stage ahead; else the first under
+the last products, and the others here, each in front of its stage.
 
 ``offset_verbs(lang, config, ring)`` -> namespace of device functions: ``fill(shared, place, item,
 plan, offsets_map, sizes) -> place`` of the producer; of a consumer ``scales_of(scales, tile, plan,
 thread, sizes) -> Scales``, ``words_of(own, block, thread) -> words``, of a block of 64 groups, and
-``add(shared, place, totals, words, own, thread) -> (place, totals)``, the words those of block
-``own.first``.
+``add(shared, place, totals, words, next_words, own, thread) -> (place, totals)``, the words those
+of block ``own.first``, and of the next where the configuration ``keeps_offset_scales``.
 """
 
 from numba_marlin.kernels.hopper.schedule import schedule_verbs
@@ -48,7 +50,7 @@ def offset_verbs(lang, config, ring):
     wait_for_all = ptx.wgmma_wait_group(n=0)
     lower, upper = ptx.prmt_b32(selector=LOWER_HALVES), ptx.prmt_b32(selector=UPPER_HALVES)
     ones, parts = ONES[config.dtype], OFFSET_PARTS[config.dtype]
-    two_parts = parts == 2
+    two_parts, keeps = parts == 2, config.keeps_offset_scales
 
     # of the weights: where the lane's scales of group 0 begin; bytes from a group to the next; the
     # last group; and of the blocks of groups those that this block adds: from, up to
@@ -247,13 +249,17 @@ def offset_verbs(lang, config, ring):
         return ring.advance(place), keep(totals, 0)
 
     @lang.device
-    def add(shared, place, totals, words, own, thread):
+    def add(shared, place, totals, words, next_words, own, thread):
         block = own.first
         while block < own.end:
             fragments = fragments_of(words)
             totals = start(shared, place, totals, fragments)
             block += 1
-            words = words_of(own, block, thread)
+            if keeps:
+                words = next_words
+                next_words = words_of(own, block + 1, thread)
+            else:
+                words = words_of(own, block, thread)
             place, totals = finish(shared, place, totals, thread)
             if two_parts:
                 totals = start(shared, place, totals, fragments)
