@@ -3,7 +3,6 @@
     python experiments/23_w4a8/run.py check         # products of small problems; Hopper and torch
     python experiments/23_w4a8/run.py measure [--shapes 8192x8192] [--m 1024,4096] [--groups 128]
         [--humming] [--seconds 400]
-    python experiments/23_w4a8/run.py compare ...   # every configuration, the product alone
     python experiments/23_w4a8/run.py report        # the table into README.md
     python experiments/23_w4a8/run.py expect        # what is expected; no GPU
 
@@ -229,43 +228,6 @@ def measure(args):
             print(f"{seconds:4.0f} s {problem.in_words()}", medians, flush=True)
 
 
-def compare(args):
-    """Times of the configurations that are expected to take ``--within`` 2 times what the best of
-    them takes, printed, fastest first, and written to configurations.jsonl."""
-    from dataclasses import asdict
-
-    from numba_marlin.bench import operands
-    from numba_marlin.bench.measure import Bench, Settings
-    from numba_marlin.bench.timing import GraphTimer, interleave
-
-    bench = Bench(Settings(rounds=args.rounds))
-    with rows.Recorder(HERE / "configurations.jsonl") as out:
-        for problem in cells(args.m, args.shapes, args.groups):
-            weights = bench.weights(problem)
-            batch = operands.random_batch(weights, problem.m)
-            for kind in args.kinds:
-                _, codes = quantised(batch, kind)
-                eight, found = quantized(problem, kind), {}
-                for each in likely(proposals(eight, bench.device), args.within):
-                    label = f"{each.kernel} {differences(each.config)}"
-                    found[label] = product(eight, each, weights, codes)[0], each
-                timers = {
-                    label: GraphTimer(contender.launch, least=max(3, contender.copies))
-                    for label, (contender, _) in found.items()
-                }
-                bench.watch.settle()
-                bench.watch.clear()
-                times = interleave(timers, args.rounds, bench.watch.sample)
-                print(eight.in_words())
-                for label in sorted(times, key=lambda label: median(times[label])):
-                    us, candidate = times[label], found[label][1]
-                    expected = candidate.figures["predicted_us"]
-                    print(f"{median(us):10.1f} us, expected {expected:8.1f}  {label}", flush=True)
-                    config = {"kernel": candidate.kernel, **asdict(candidate.config)}
-                    more = {"rounds": args.rounds, "expected_us": round(expected, 1)}
-                    out.write(row_of(kind, config, problem, us, bench.environment, **more))
-
-
 def proposals(problem, device):
     """Candidates of all configurations that the kernel proposes."""
     from numba_marlin.heuristics import candidates
@@ -282,13 +244,6 @@ def likely(candidates, within):
     found = sorted(candidates, key=lambda each: each.figures["predicted_us"])
     most = within * found[0].figures["predicted_us"]
     return [each for each in found if each.figures["predicted_us"] <= most]
-
-
-def differences(config):
-    """Fields of a configuration that are chosen, in words."""
-    turns = ", in turns" if config.ordered else ""
-    parts = f", {config.parts} parts" if config.parts > 1 else ""
-    return f"{config.tile_m} x {config.tile_n}, {config.stages} stages{turns}{parts}"
 
 
 def check(args):
@@ -362,12 +317,10 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for run in (check, measure, compare, report, expect):
+    for run in (check, measure, report, expect):
         command = commands.add_parser(run.__name__)
         command.add_argument("--rounds", type=int, default=9)
         small = run is check
-        if run is compare:
-            command.add_argument("--within", type=float, default=2)
         if run is measure:
             command.add_argument("--humming", action="store_true", help="beside Humming's")
             command.add_argument(
