@@ -23,6 +23,7 @@ def good(row: dict) -> bool:
 
 
 def judge(probe: Probe, kept, about: dict) -> dict:
+    told, buffers = about["probes"].get(probe.name), probe.buffers()
     row = {
         "probe": probe.name,
         "covers": list(probe.covers),
@@ -30,12 +31,11 @@ def judge(probe: Probe, kept, about: dict) -> dict:
         "note": probe.note,
         "device": about["device"],
         "driver": about["driver"],
-        "measured": about["date"],
+        "measured": (told or {}).get("date", about["date"]),
         "elements": 0,
         "equal": 0,
         "nan_only": 0,
     }
-    told, buffers = about["probes"].get(probe.name), probe.buffers()
     if not probe.runs_on(about.get("arch", TARGET.rstrip("a"))):
         return {**row, "outcome": ELSEWHERE + probe.target}
     if told is None or told.get("sha256") not in (None, record.sources(probe, buffers)):

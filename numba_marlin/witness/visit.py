@@ -56,15 +56,15 @@ def visit(
                 lambda name: _group(name, Path(directory), limit, whole, say, device.arch), groups
             )
         )
-    arrays, probes = {}, {}
+    arrays, probes, date = {}, {}, datetime.date.today().isoformat()
     for found, told in parts:
         arrays.update(found)
-        probes.update(told)
+        probes.update({name: {**each, "date": date} for name, each in told.items()})
     about = {
         "device": device.name,
         "arch": device.arch,
         "driver": probe.driver_version,
-        "date": datetime.date.today().isoformat(),
+        "date": date,
         "probes": probes,
     }
     return {**arrays, "meta": np.frombuffer(json.dumps(about).encode(), np.uint8)}

@@ -37,8 +37,12 @@ and e4m3):
 
 With int8 and one scale per column sums are integers to the end, and no total stands beside them.
 
-**The bits.** ``reference.activations`` has the order of fp32 operations; in int8 results match it
-bit for bit, for every tile shape, and in e4m3 they are within its bound. Bytes count in units of a
+**Parts** (``parts``). Where tiles are fewer than SMs, so many blocks share each along k, and who
+comes last adds up, as in ``kernels.wgmma`` (``hopper.output``): totals, or, where nothing is
+promoted, the integers.
+
+**The bits.** ``reference.activations`` has the order of fp32 operations, of parts too; in int8
+results match it bit for bit, for every tile shape, and in e4m3 they are within its bound. Bytes count in units of a
 power of two that the row's scale takes out: fma(16 D, s, 16 total) is 16 fma(D, s, total), for no
 exponent here comes near the ends of fp32 (scales of x below 2**-122, of rows that are all but zero
 in bfloat16, may lose bits).
