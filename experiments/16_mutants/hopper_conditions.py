@@ -1,6 +1,7 @@
 """The side conditions of ``hopper_proofs`` that know the wgmma kernel: (cell, program, instruction)
 -> whether a proof may speak of it."""
 
+from part_conditions import counted_in, every_part_has_a_step, steps_of_a_part
 from shapes import (
     condition,
     expression,
@@ -19,17 +20,20 @@ from shapes import (
 
 
 def an_item_has_a_step(cell, program, branch):
-    """Steps of an item, or as many of them as the ring has stages, against 0. (One of the blocks
-    that share a tile alike may have none of its steps, and so may one of two rows of consumers.)"""
+    """Steps of an item, or as many of them as the ring has stages, against 0. (Where a tile may
+    have more parts than steps, one of the blocks that share it may have none, and so may one of two
+    rows of consumers.)"""
     asked = condition(program, branch)
     if (
-        cell.config.team > 1
+        not every_part_has_a_step(cell.config)
         or asked is None
         or asked.modifiers[0] != "eq"
         or getattr(asked.operands[2], "value", None) != 0
         or not guards_a_loop(cell, program, branch)
     ):
         return False
+    if cell.config.team > 1:
+        return steps_of_a_part(cell, program, branch, asked.operands[1])
     through = sides(program, branch)[1]
     multiplies = any(ins.root == "wgmma.mma_async" for ins in through) and not any(
         ins.root == "barrier" or ins.opcode.startswith("griddepcontrol") for ins in through
@@ -107,12 +111,14 @@ def a_cluster_has_a_tile(cell, program, branch):
 
 
 def a_tile_has_parts(cell, program, branch):
-    """How many parts of a shared tile there are, or follow the first, against 0."""
+    """How many parts of a shared tile there are, or follow the first, against 0. Where the last
+    block to come has their number, and all others 0: against 1."""
     asked = condition(program, branch)
+    if asked is None or asked.modifiers[0] != "eq":
+        return False
+    none = 1 if counted_in(cell, program, asked.operands[1]) else 0
     return (
-        asked is not None
-        and asked.modifiers[0] == "eq"
-        and getattr(asked.operands[2], "value", None) == 0
+        getattr(asked.operands[2], "value", None) == none
         and guards_a_loop(cell, program, branch)
         and skips_only("ld.global.v4.f32")(cell, program, branch)
     )
@@ -280,7 +286,11 @@ def a_stage_to_fill(cell, program, branch):
     ):
         return False
     made = [each for each in program.writers.get(asked.operands[1], []) if each.pc < asked.pc]
-    return bool(made) and max(made, key=lambda each: each.pc).root == "min"
+    return (
+        every_part_has_a_step(cell.config)
+        and bool(made)
+        and max(made, key=lambda each: each.pc).root == "min"
+    )
 
 
 def in_the_next_group(cell, program, ins):

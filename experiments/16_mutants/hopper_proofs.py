@@ -50,7 +50,7 @@ HOPPER_PROOFS = (
     ),
     Proof(
         "a tile has parts",
-        ("wgmma", *FEW_ROWS, "moe", "moe_wgmma"),
+        ("wgmma", *BYTES, *FEW_ROWS, "moe", "moe_wgmma"),
         BRANCH,
         (NEVER,),
         "bra",

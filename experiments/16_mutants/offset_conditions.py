@@ -49,14 +49,20 @@ def of_offsets(ins):
 
 
 def waits_for_offsets(cell, program, ins):
-    """Of the consumers, where there are offsets. Before the first product in 16 bits, which is of
-    offsets, they touch nothing of global memory but scales of weights, and the barrier that they
-    ask last is one at which the producer has arrived behind its own wait."""
+    """Of the consumers, where every block has offsets, and not, as of parts, only some. Before the
+    first product in 16 bits, which is of offsets, they touch nothing of global memory but scales of
+    weights, and the barrier that they ask last is one at which the producer has arrived behind its
+    own wait."""
     arrivals = [
         each for each in program.instructions if each.opcode.startswith("mbarrier.arrive.expect_tx")
     ]
     products = [each for each in program.instructions if of_offsets(each)]
-    if not (getattr(cell.config, "offsets", False) and products and arrivals[-1].pc < ins.pc):
+    if not (
+        getattr(cell.config, "offsets", False)
+        and cell.config.team == 1
+        and products
+        and arrivals[-1].pc < ins.pc
+    ):
         return False
     before = [each for each in program.instructions[ins.pc + 1 : products[0].pc] if touches(each)]
     return (

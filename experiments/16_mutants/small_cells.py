@@ -191,6 +191,74 @@ def of_offsets():
     )
 
 
+def of_parts():
+    """Tiles that blocks share along k: a team has several of them, or fewer than another; parts of
+    unequal numbers of steps; rings that go round, in a tile and over several."""
+    small = WgmmaInt8Config(tile_m=16, tile_n=64, warpgroups=1, stages=2)
+    turns = WgmmaFp8Config(
+        tile_m=16, tile_n=128, warpgroups=2, stages=2, ordered=True, offsets=True, parts=2
+    )
+    return (
+        Smalls(
+            "wgmma_int8, groups of 128, three parts",
+            SmallActivations,
+            replace(small, parts=3),
+            (
+                ((20, 72, 640, 128), 9, ()),
+                ((20, 200, 512, 128), 3, ()),
+                ((5, 64, 1280, 128), 3, ()),
+                ((5, 64, 384, 128), 3, ()),
+            ),
+        ),
+        Smalls(
+            "wgmma_int8, a scale per column, two parts",
+            SmallActivations,
+            replace(small, group_blocks=-1, parts=2),
+            (
+                ((20, 72, 592, -1), 6, ()),
+                ((20, 200, 384, -1), 2, ()),
+                ((5, 64, 1152, -1), 2, ()),
+                ((5, 64, 256, -1), 2, ()),
+            ),
+        ),
+        # more sums than a thread has registers for at once
+        Smalls(
+            "wgmma_int8, a part after the other",
+            SmallActivations,
+            replace(small, tile_m=64, parts=8),
+            (
+                ((70, 72, 1408, 128), 16, ()),
+                ((130, 72, 1152, 128), 8, ()),
+                ((5, 64, 3200, 128), 8, ()),
+                ((5, 64, 1024, 128), 8, ()),
+            ),
+        ),
+        # offsets in the first part only; in both; in the second two stages of them
+        Smalls(
+            "wgmma_fp8, codes with offsets, two parts",
+            SmallActivations,
+            turns,
+            (
+                ((20, 136, 640, 128), 6, ()),
+                ((20, 264, 384, 128), 2, ()),
+                ((5, 128, 256, 128), 2, ()),
+                ((5, 64, 16512, 128), 2, ()),
+            ),
+        ),
+        Smalls(
+            "wgmma_fp8, codes with offsets, a scale per column, two parts",
+            SmallActivations,
+            replace(turns, tile_n=64, warpgroups=1, ordered=False, group_blocks=-1),
+            (
+                ((20, 72, 592, -1), 6, ()),
+                ((20, 200, 384, -1), 2, ()),
+                ((5, 64, 256, -1), 2, ()),
+                ((5, 64, 16400, -1), 2, ()),
+            ),
+        ),
+    )
+
+
 # as OF_EXPERTS; of gate and up two panels of 64 columns each, in two tiles of moe's
 OF_GATES = (
     ((4, 256, 96, 32), 5, ((1, 0), (0, 1), (1, 4), (1, 0))),
@@ -261,6 +329,7 @@ SMALL_CELLS = (
     *of_activations(WgmmaInt8Config),
     *of_activations(WgmmaFp8Config),
     *of_offsets(),
+    *of_parts(),
     Smalls("moe, rows for a sum", SmallExperts, DOWN, OF_EXPERTS),
     Smalls("moe, rows of pairs", SmallExperts, SMALL_EXPERTS, OF_EXPERTS),
     Smalls(

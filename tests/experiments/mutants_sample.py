@@ -157,8 +157,23 @@ SAMPLE = {
             "scope atom",
         ),
     ),
-    "wgmma, tiles in two parts": (
-        "barrier bar.sync/1/",
+    **dict.fromkeys(
+        (
+            "wgmma, tiles in two parts",
+            "wgmma_int8, groups of 128, three parts",
+            "wgmma_int8, a scale per column, two parts",
+            "wgmma_int8, a part after the other",
+        ),
+        (
+            "barrier bar.sync/1/",
+            "order -> release",
+            "order -> acquire",
+            "scope atom",
+        ),
+    ),
+    "wgmma_fp8, codes with offsets, two parts": (
+        "barrier bar.sync/3/",
+        "barrier bar.sync/4/",
         "order -> release",
         "order -> acquire",
         "scope atom",

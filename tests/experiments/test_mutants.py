@@ -43,6 +43,7 @@ def experiment():
     names = (
         "cells",
         "shapes",
+        "part_conditions",
         "conditions",
         "hopper_conditions",
         "block_conditions",
@@ -217,6 +218,38 @@ DONE: add.u32 %r3, %r3, 1; mov.u32 %r1, %r3; setp.lt.u32 %p5, %r1, 9; @%p5 bra L
 )
 def test_a_question_is_the_same_if_its_address_is_made_in_the_same_way(again, same, experiment):
     assert experiment.shapes.waits_again(None, *branch_of(AHEAD.format(again))) == same
+
+
+# of k, the last parameter, in steps of 128: those of part %r4
+PART = """
+ld.param.u32 %r1, [{k}]; add.u32 %r2, %r1, 127; shr.u32 %r3, %r2, 7; and.b32 %r4, %r0, 1;
+mul.lo.u32 %r5, %r3, %r4; add.u32 %r6, %r5, {added}; {divided} sub.u32 %r9, %r8, %r7;
+"""
+HALVES = "shr.u32 %r7, %r5, 1; shr.u32 %r8, %r6, 1;"
+THIRDS = """
+mul.wide.u32 %rd1, %r5, -1431655765; shr.u64 %rd2, %rd1, 33; cvt.u32.u64 %r7, %rd2;
+mul.wide.u32 %rd3, %r6, -1431655765; shr.u64 %rd4, %rd3, 33; cvt.u32.u64 %r8, %rd4;
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "k", "added", "divided", "known"),
+    [
+        (2, "dst", "%r3", HALVES, True),
+        (3, "dst", "%r3", THIRDS, True),
+        (3, "dst", "%r3", HALVES, False),
+        (2, "src", "%r3", HALVES, False),
+        (2, "dst", "%r4", HALVES, False),
+        (2, "dst", "1", HALVES, False),
+    ],
+)
+def test_a_part_has_steps_if_there_are_as_many_as_parts(
+    parts, k, added, divided, known, experiment
+):
+    config = SimpleNamespace(parts=parts, stage_k=128)
+    program = Program(text(PART.format(k=k, added=added, divided=divided)))
+    made = next(ins for ins in program.instructions if ins.root == "sub")
+    assert experiment.part_conditions.is_a_part(config, program, made) == known
 
 
 def test_a_value_is_dead_only_if_nothing_takes_it(experiment):
