@@ -148,7 +148,7 @@ def test_a_wrong_byte_is_seen(pattern, by):
 # ---- what it is chosen for
 
 
-@pytest.mark.parametrize("m, chosen", ((1, True), (16, True), (65, False), (512, False)))
+@pytest.mark.parametrize("m, chosen", ((1, True), (8, True), (65, False), (512, False)))
 def test_it_is_chosen_for_few_rows_and_says_whose_time_that_is(m, chosen):
     best = rank(ActivationsProblem(m, 8192, 8192), H200)[0]
     assert (best.kernel == "decode_int8") == chosen
@@ -214,9 +214,10 @@ def test_what_cannot_be_is_refused(wrong, match):
         replace(SMALL, **wrong)
 
 
-def test_arrangements_are_those_of_decode_with_one_block_on_a_multiprocessor():
-    expected = [each for each in decode.FITTED if each.batch <= 16 and each.resident == 1]
-    assert len(PROPOSED) == 3 * len(expected)
+def test_arrangements_are_those_of_decode_and_more_with_one_block_on_a_multiprocessor():
+    of_decode = {each for each in decode.FITTED if each.batch <= 16 and each.resident == 1}
+    assert of_decode < set(choose.FITTED["int8"])
+    assert len(PROPOSED) == 3 * len(choose.FITTED["int8"])
     assert all(each.resident == 1 for each in PROPOSED)
     assert choose.configurations(ActivationsProblem(65, 8192, 8192), H200) == []
 
