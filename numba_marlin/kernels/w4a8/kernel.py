@@ -42,10 +42,10 @@ comes last adds up, as in ``kernels.wgmma`` (``hopper.output``): totals, or, whe
 promoted, the integers.
 
 **The bits.** ``reference.activations`` has the order of fp32 operations, of parts too; in int8
-results match it bit for bit, for every tile shape, and in e4m3 they are within its bound. Bytes count in units of a
-power of two that the row's scale takes out: fma(16 D, s, 16 total) is 16 fma(D, s, total), for no
-exponent here comes near the ends of fp32 (scales of x below 2**-122, of rows that are all but zero
-in bfloat16, may lose bits).
+results match it bit for bit, for every tile shape, and in e4m3 they are within its bound. Bytes
+count in units of a power of two that the row's scale takes out: fma(16 D, s, 16 total) is 16 fma(D,
+s, total), for no exponent here comes near the ends of fp32 (scales of x below 2**-122, of rows that
+are all but zero in bfloat16, may lose bits).
 
 **A step's time** (128 of k, two consumer warpgroups, so two warps a scheduler; instructions are
 counted in the SASS; tensor cores at 4096 products a cycle and SM; cycles at 1.75 GHz of an H200,
