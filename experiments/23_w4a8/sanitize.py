@@ -57,8 +57,9 @@ RAGGED = (
     (376, 432, -1, "integer"),
 )
 DEEPER = {many: 0, few: 384}  # more k of those
-# arrangements that are launched in parts too: of either type, with turns and without, of few rows
-IN_PARTS = ((64, 128, True), (64, 256, False), (32, 128, False), (128, 256, False))
+# arrangements that are launched in parts too: with turns and without, of one strip and of two, and
+# of sums that are integers
+IN_PARTS = ((64, 128, True), (64, 256, False), (128, 256, False))
 SUMS_OF_PARTS = 16  # of k, where blocks or warps add up parts: ``check_product``'s depth
 
 

@@ -71,8 +71,9 @@ def judged(y, x, weight, candidate: Candidate | None) -> tuple[Report, int | Non
     config = None if candidate is None else candidate.config
     offsets, parts = getattr(config, "offsets", False), getattr(config, "parts", 1)
     if candidate is not None and _in_order(candidate):
-        other_bits = int(np.count_nonzero(y != kernel_product(x, weight, parts=parts)))
-        return reference.judged(y, bounds(x, weight)), other_bits
+        wanted = kernel_product(x, weight, parts=parts)
+        other = (y.view(np.uint16) != wanted.view(np.uint16)) & ~(np.isnan(y) & np.isnan(wanted))
+        return reference.judged(y, bounds(x, weight)), int(np.count_nonzero(other))
     found = bounds(x, weight, depth=PART, offsets=offsets, parts=parts)
     return reference.judged(y, found), None
 

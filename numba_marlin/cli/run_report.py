@@ -187,9 +187,9 @@ def report_verdict(report, verdict, other_bits: int | None = None) -> None:
     if other_bits is not None:
         text += (
             f"\nWRONG: {other_bits:,} outputs have other bits than exact sums of groups, added up"
-            " in the order of k"
+            " in the kernel's order"
             if other_bits
-            else "\nevery bit is that of exact sums of groups, added up in the order of k"
+            else "\nevery bit is that of exact sums of groups, added up in the kernel's order"
         )
     ok = verdict.ok and not other_bits
     report.row("checked", text, GREEN if ok else RED)

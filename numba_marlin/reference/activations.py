@@ -137,6 +137,8 @@ def kernel_sums(
     size, ends = plain.rows_per_group, part_ends(plain.k, parts)
     if size == plain.k:  # one group is not cut: its sums are integers, or exact
         ends = [plain.k]
+    if any(end % size for end in ends):
+        raise ValueError(f"parts={parts} of steps of {STEP} cut groups of {size}")
     total = np.zeros((x.m, plain.n), np.float32)
     part = np.zeros_like(total)
     of_groups = _sums(x.values(), _integers(plain))
@@ -157,7 +159,7 @@ def error_bound(
     parts: int = 1,
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
-    before it is rounded to 16 bits: groups + 2 roundings of float32, each of the sum of magnitudes
+    before it is rounded to 16 bits: 2 roundings of float32 for each group, and 2 more, each of the sum of magnitudes
     at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most, counted
     from where each of the ``parts`` begins. depth: of a kernel of int8 whose exact sums are of
     parts of groups, of so many of k at least. offsets: whether a kernel of fp8 uses those of x,
@@ -229,14 +231,14 @@ def _lost_with_offsets(
 ) -> np.ndarray:
     """float64 [m, n], before x is scaled: a bound of what is lost where weights [k, n] are
     multiplied as code and code - 15, and the offsets are added, 16 groups at a time; 0 where no
-    kernel does so. The adder of 16-bit products loses less than 2^-20 of what it adds up, which
-    holds the roundings of the totals to float32 too (2^-24 each)."""
+    kernel does so. The adder of 16-bit products loses less than 2^-20 of what it adds up, and of
+    the pieces and parts of k each is added to a total that is rounded to float32."""
     size = plain.rows_per_group
     if plain.zeros is not None or x.offsets is None or size not in (OFFSET_GROUP, plain.k):
         return np.zeros((x.m, plain.n))
     odd = np.arange(plain.k)[:, None] % 2
     moved = np.where(odd, -7.0, 8.0)  # what code - 15, and the code, are more than the weight
-    magnitude, lost, _ = _fp8_sums(x, plain, weights + moved, parts)
+    magnitude, lost, pieces = _fp8_sums(x, plain, weights + moved, parts)
     scales = np.abs(plain.scales.astype(np.float64))
     groups = -(-plain.k // OFFSET_GROUP)
     tail = groups * OFFSET_GROUP - plain.k
@@ -247,4 +249,5 @@ def _lost_with_offsets(
     summands = x.offsets.shape[1]
     bits = {"float16": 11, "bfloat16": 8}[x.dtype]  # of one of them
     products = summands * -(-groups // 16)
-    return lost + 2.0 ** -(summands * bits) * offsets + products * 2.0**-20 * added
+    rounded = products * 2.0**-20 + (pieces + parts) * UNIT_ROUNDOFF
+    return lost + 2.0 ** -(summands * bits) * offsets + rounded * added

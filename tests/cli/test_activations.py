@@ -187,12 +187,12 @@ def test_a_wrong_walk_is_exit_code_1(capsys, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "more, kernel",
-    ((("--activations", "int8"), None), (("--kernel", "wgmma_fp8"), "wgmma_fp8")),
+    ((("--activations", "int8"), "decode_int8"), (("--kernel", "wgmma_fp8"), "wgmma_fp8")),
 )
 def test_it_is_profiled(capsys, more, kernel):
     code, data = run_json(capsys, "profile", *SIZES, *more, "--device", "H200")
     profile = data["profile"]
-    assert code == 0 and kernel in (None, profile["kernel"])
+    assert code == 0 and kernel == profile["kernel"]
     assert profile["kind"] == "activations" and profile["rates"]["flops"] == 2 * 5 * 128 * 256
     # of one byte each, where 16 bits are two, with a scale per row and the offsets of fp8
     assert 5 * 256 < profile["bytes"]["activations"] < 2 * 5 * 256

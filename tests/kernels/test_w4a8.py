@@ -405,7 +405,7 @@ PROPOSED = dict.fromkeys(
     config
     for group_size, zeros in ((128, None), (-1, None), (32, None), (128, "integer"))
     for kind in KINDS
-    for m, n in ((4096, 8192), (64, 8192), (128, 2048))
+    for m, n in ((4096, 8192), (64, 8192), (128, 2048), (256, 8192))
     for config in choose.configurations(
         ActivationsProblem(m, n, 8192, group_size, zeros=zeros, activations=kind), H200
     )

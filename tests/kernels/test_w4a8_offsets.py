@@ -40,10 +40,12 @@ def powers_of_two(weight):
             (5, 64, 8320, {}),
             (5, 64, 8208, {"group_blocks": -1}),
             (5, 64, 8320, {"dtype": "bfloat16"}),
-            # parts: one of two with all offsets, the second of three with none, four of 41 blocks
+            # parts: one of two has all offsets; one stage each, of three; two of four have none;
+            # the second of two has two stages
             (20, 72, 640, {"parts": 2}),
             (5, 64, 16640, {"parts": 3, "dtype": "bfloat16"}),
             (5, 64, 8208, {"parts": 4, "group_blocks": -1}),
+            (5, 64, 16512, {"parts": 2, "dtype": "bfloat16"}),
             (20, 136, 640, PAIR | {"parts": 2}),
         ),
         lambda m, n, k, change: change in ({}, {"group_blocks": -1}, {"parts": 2}),

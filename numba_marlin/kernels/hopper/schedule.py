@@ -14,7 +14,8 @@ of the shared ones.
 With ``cluster`` or ``parts`` (split-K) a team of blocks, those of a cluster or so many lone ones,
 takes whole tiles as a block does. Of the S steps of a tile, block r of a team of T multiplies those
 from S r // T up to (not with) S (r + 1) // T: none, where these are equal, and then it adds
-zeros.
+zeros. (Not in W4A8, whose main loop begins with a step: its ``grid`` refuses fewer steps than
+parts.)
 """
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb

@@ -13,12 +13,12 @@ H200, 2026-11-29). Launches take up to 1.44 of what follows from it (experiments
 rows are there for their number of tiles.
 
 Where tiles are fewer than SMs, equal parts of them (``parts``), as many as there are SMs for, take
-less: 28672 x 8192, m = 64, quantisation included, 44 us where 69 had been (fp8 in groups of 128,
+less: 28672 x 8192, m = 64, quantisation included, 43 us where 69 had been (fp8 in groups of 128,
 64 x 256 in 4 parts). Their steps take as long as those of whole tiles, 6% longer with 256 columns,
 and turns gain 2% at most. No step takes less than its weights and scales need on their way from
 memory. Fitted to launches behind the quantisation of x (m = 1 to 256, six sizes, an H200,
 2026-11-29; ``arrangements.py`` in experiments/23_w4a8): 4 to 5% off on average, and what is chosen
-takes 0.3 to 0.9% more than the fastest.
+takes 0.5 to 0.8% more than the fastest on average, 11% at most.
 
 Where x brings offsets and the weights are such that they serve (``offset_types``), they are used
 for all tiles, so that the order of sums does not depend on m: bytes in 5 instructions, not 10,
@@ -64,7 +64,6 @@ PARTS_US, PART_US = 2.18, 0.0126  # of a tile in parts: once; for each part, of 
 OFFSETS_US = 0.7
 WIDE_IN_PARTS = 1.06  # a step of 256 columns in parts, in steps of whole tiles
 BYTES_NS = 34.2  # that an SM takes at most
-INVARIANT_PARTS = (1, 2, 4)
 MOST_ROWS_IN_PARTS = 176  # in parts 192 rows spill, with offsets, 8 to 24 bytes
 MHZ, PRODUCTS_PER_CYCLE, SCHEDULERS = 1750, 4096, 4  # of an SM of an H200 under load
 # instructions of a warp: of a step; of a strip, without and with zero points; of a promotion
@@ -98,14 +97,10 @@ def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaByt
 
 
 def invariant_configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
-    """Whole tiles, and those in as many parts whatever m is."""
-    found, steps = _arranged(problem, device), ceil_div(problem.k, STAGE_K)
-    return [
-        replace(each, parts=parts)
-        for each in found
-        for parts in INVARIANT_PARTS
-        if parts == 1 or (parts <= steps and each.tile_m <= MOST_ROWS_IN_PARTS)
-    ]
+    """Whole tiles, and parts whose sums are integers: all have one order of sums. (Others in as
+    many parts whatever m is would cost many rows more than they gain for few.)"""
+    found = configurations(problem, device)
+    return [each for each in found if each.parts == 1 or not each.promotes]
 
 
 def _arranged(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:

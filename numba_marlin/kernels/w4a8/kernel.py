@@ -143,8 +143,9 @@ def make(lang, config):
 
         @lang.device
         def for_the_warp(whole):
-            """The same: all lanes read one word. To ptxas they may differ, and as long as a branch
-            depends on it the main loop has no uniform registers, and 7 instructions more a step."""
+            """Whether any lane has all of the tile: all have, or none, as they read one word. But
+            to ptxas they may differ, and as long as a branch depends on that the main loop has no
+            uniform registers, and 7 instructions more a step. Of a vote it knows that it is one."""
             return ptx.vote_any(uint32(whole)) != 0
     else:
 

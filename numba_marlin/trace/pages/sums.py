@@ -42,11 +42,17 @@ def section(trace: Trace, choice: Choice) -> Section:
                     else BLOCK_SCALED
                 )
                 if trace.block_scaled
-                else (IN_INT32 if trace.activations == "int8" else "Sums stay in fp32") + BETWEEN
+                else kept_in(trace) + BETWEEN
             ),
         ),
         tuple(parts),
     )
+
+
+def kept_in(trace: Trace) -> str:
+    if trace.activations != "int8":
+        return "Sums stay in fp32"
+    return IN_INT32 if trace.about["problem"]["group_size"] != -1 else EXACT
 
 
 def shares_k(trace: Trace) -> bool:
@@ -57,6 +63,10 @@ def shares_k(trace: Trace) -> bool:
 IN_INT32 = (
     "Tensor cores add up a scale group, or a part of it, in int32, which is exact. These sums,"
     " times their scales, become fp32 and stay so"
+)
+EXACT = (
+    "Tensor cores add up in int32. With one scale per column sums are scaled at the end, and they"
+    " stay exact"
 )
 BETWEEN = (
     " until the epilogue: in the accumulators of a lane, in the reduction between the warps that"

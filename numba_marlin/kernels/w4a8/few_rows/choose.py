@@ -5,7 +5,8 @@ quantisation alone (m = 1 to 32, six sizes, an H200, 2026-11-29; ``arrangements.
 experiments/23_w4a8): 3 to 4% off on average. Those of 32 rows were not fitted; they are decode's
 and 3% more.
 
-Arrangements are decode's, and one of 8 rows and 256 columns: a main loop of e4m3 has about as many
+Arrangements are decode's, and two more: 8 rows and 256 columns, and 16 rows of which eight warps
+share k. A main loop of e4m3 has about as many
 instructions as decode's, and one of int8 fewer, so that rows that are not there cost more beside
 it. Counted in the SASS, a warp's part of a stage in groups of 128:
 
