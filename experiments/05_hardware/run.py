@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE.parent.parent)]
 
 from numba_marlin.witness.catalogue import GROUPS, every_probe, group
 from numba_marlin.witness.record import WHOLE
-from numba_marlin.witness.verdict import ELSEWHERE, good
+from numba_marlin.witness.verdict import good
 
 
 def hardware(args):

@@ -159,11 +159,11 @@ def error_bound(
     parts: int = 1,
 ) -> np.ndarray:
     """float64 [m, n]: how far ``kernel_product``, in any order of groups, may be from ``matmul``
-    before it is rounded to 16 bits: 2 roundings of float32 for each group, and 2 more, each of the sum of magnitudes
-    at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH`` at most, counted
-    from where each of the ``parts`` begins. depth: of a kernel of int8 whose exact sums are of
-    parts of groups, of so many of k at least. offsets: whether a kernel of fp8 uses those of x,
-    which makes the bound three to four times as large; None: it may."""
+    before it is rounded to 16 bits: 2 roundings of float32 for each group, and 2 more, each of the
+    sum of magnitudes at most; of fp8, also what the tensor cores lose, and groups of ``FP8_DEPTH``
+    at most, counted from where each of the ``parts`` begins. depth: of a kernel of int8 whose exact
+    sums are of parts of groups, of so many of k at least. offsets: whether a kernel of fp8 uses
+    those of x, which makes the bound three to four times as large; None: it may."""
     plain = _plain(x, weight)
     codes, lost = _integers(plain), np.zeros((x.m, plain.n))
     if x.kind == "fp8":

@@ -55,9 +55,10 @@ NEXT_K32 = 2  # 32 bytes of a row of x on, in the descriptor's units of 16
 
 def multiply_verbs(lang, config, ring):
     """-> device function ``multiply_item(shared, place, item, thread) -> (place, sums)``: the main
-    loop over an item's stages, of which there is at least one. sums: totals where they are promoted, else int32 sums of all k. When
-    it returns, no product is in flight and all stages are released. With ``config.offsets`` it has
-    an argument more, ``own``, of ``offsets.scales_of``, and the offsets are added."""
+    loop over an item's stages, of which there is at least one. sums: totals where they are
+    promoted, else int32 sums of all k. When it returns, no product is in flight and all stages are
+    released. With ``config.offsets`` it has an argument more, ``own``, of ``offsets.scales_of``,
+    and the offsets are added."""
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     strips, width = config.strips, config.accumulators

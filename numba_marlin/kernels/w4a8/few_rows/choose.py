@@ -6,9 +6,9 @@ experiments/23_w4a8): 3 to 4% off on average. Those of 32 rows were not fitted; 
 and 3% more.
 
 Arrangements are decode's, and two more: 8 rows and 256 columns, and 16 rows of which eight warps
-share k. A main loop of e4m3 has about as many
-instructions as decode's, and one of int8 fewer, so that rows that are not there cost more beside
-it. Counted in the SASS, a warp's part of a stage in groups of 128:
+share k. A main loop of e4m3 has about as many instructions as decode's, and one of int8 fewer, so
+that rows that are not there cost more beside it. Counted in the SASS, a warp's part of a stage in
+groups of 128:
 
     batch, warps_n, warps_k, stage_k   decode   decode_int8   decode_fp8
     8, 1, 8, 512                       217      170           224
