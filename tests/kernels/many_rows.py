@@ -10,6 +10,7 @@ from numba_marlin.formats.small_floats import encode
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.kernels.w4a8.config import CONFIGS
 from numba_marlin.quantizers.activations import quantize_rows
+from numba_marlin.reference import activations
 from numba_marlin.testing.activations import check_product
 from tests.kernels.harness import run_kernel
 
@@ -50,3 +51,10 @@ def integers(m, n, k, config, seed=0):
     whole = np.random.default_rng(seed).integers(-3, 4, (m, k)).astype(np.float32)
     codes = whole.astype(np.int8) if x.kind == "int8" else encode(whole, "e4m3")
     return QuantizedActivations.of_codes(x.kind, codes, x.scales, None, x.dtype), weight, bias
+
+
+def same_bits(m, n, k, config, run_on="machine", **options):
+    x, weight, bias = integers(m, n, k, config)
+    actual = product(x, weight, config, bias=bias, run_on=run_on, **options)
+    expected = activations.kernel_product(x, weight, bias, config.parts)
+    assert np.array_equal(actual.view(np.uint16), expected.view(np.uint16))
