@@ -1,6 +1,6 @@
-"""Contract under test: W4A8 whose blocks share tiles along k gives the bits of its parts, added up in
-the order of k, for every type and shape; and it is proposed where tiles leave multiprocessors idle.
-(With offsets: test_w4a8_offsets.py.)
+"""Contract under test: W4A8 whose blocks share tiles along k gives the bits of its parts, added up
+in the order of k, for every type and shape; and it is proposed where tiles leave multiprocessors
+idle. (With offsets: test_w4a8_offsets.py.)
 """
 
 from dataclasses import replace
