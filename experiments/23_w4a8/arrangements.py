@@ -167,6 +167,8 @@ class Timed:
         self.few = kernel.startswith("decode")
         self.config = find_kernel(kernel).config_type(**changes)
         self.name, self.us = name, us - row["quantize_us"]
+        fitted = few_rows.FITTED[row["activations"]]
+        self.is_proposed = not self.few or any(each.like(self.config) for each in fitted)
 
 
 def read():
@@ -175,7 +177,8 @@ def read():
     for line in RESULTS.read_text().splitlines():
         row = json.loads(line)
         newest[(*row["problem"].values(), row["activations"])] = row
-    return {key: [Timed(row, *each) for each in row["times"]] for key, row in newest.items()}
+    found = {key: [Timed(row, *each) for each in row["times"]] for key, row in newest.items()}
+    return {key: [each for each in timed if each.is_proposed] for key, timed in found.items()}
 
 
 def put(numbers):
