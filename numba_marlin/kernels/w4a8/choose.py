@@ -86,7 +86,7 @@ LOWEST, OF_LOWEST = 16, 1.07  # rows of the lowest tile, which takes so much mor
 def configurations(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
     """Every arrangement, with the problem's types, but for tiles that would be half empty: with
     whole tiles, and with as many parts of each as there are SMs for."""
-    found = _arranged(problem, device)
+    found = _arranged(problem)
     for whole in tuple(found):
         tiles, steps = whole.tiles(problem.m, problem.n), ceil_div(problem.k, STAGE_K)
         most = min(device.sms // tiles, steps) if tiles else 1
@@ -103,7 +103,7 @@ def invariant_configurations(problem: ActivationsProblem, device: Device) -> lis
     return [each for each in found if each.parts == 1 or not each.promotes]
 
 
-def _arranged(problem: ActivationsProblem, device: Device) -> list[WgmmaBytesConfig]:
+def _arranged(problem: ActivationsProblem) -> list[WgmmaBytesConfig]:
     """Every arrangement of whole tiles."""
     blocks, config_type = group_blocks_of(problem), CONFIGS[problem.activations]
     exact_columns = blocks == -1 and problem.activations == "int8"

@@ -7,8 +7,9 @@ and 3% more.
 
 Arrangements are decode's, and one of 8 rows and 256 columns: a main loop of e4m3 has about as many
 instructions as decode's, and one of int8 fewer, so that rows that are not there cost more beside
-it. (Not 16 rows of which eight warps share k, which spill up to 8 bytes, and gained 2% in one
-cell.) Counted in the SASS, a warp's part of a stage in groups of 128:
+it. (Not 128 columns of 16 rows with eight warps along k: they spill up to 8 bytes, and since
+``wgmma_int8`` and ``wgmma_fp8`` take parts they are the fastest in no cell that was timed.) Counted
+in the SASS, a warp's part of a stage in groups of 128:
 
     batch, warps_n, warps_k, stage_k   decode   decode_int8   decode_fp8
     8, 1, 8, 512                       217      170           224
